@@ -1,0 +1,1 @@
+"""Live ledgers to tables: one file an interface."""

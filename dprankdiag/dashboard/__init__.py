@@ -1,0 +1,1 @@
+"""Screens that fetch from a provider and call a figure."""

@@ -1,0 +1,1 @@
+"""The recipes, and the only place where stages meet."""

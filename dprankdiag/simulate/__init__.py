@@ -1,0 +1,1 @@
+"""What if: the measured step graph replayed with claims undone."""

@@ -1,0 +1,1 @@
+"""The embedded record and the bundle: what was learned, kept for later."""

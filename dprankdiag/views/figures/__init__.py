@@ -1,0 +1,1 @@
+"""Table to plotly figure, shared by pages and screens."""
