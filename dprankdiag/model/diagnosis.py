@@ -8,11 +8,11 @@ from typing import Literal
 from dprankdiag.model.ranks import Rank
 from dprankdiag.model.sources import Source
 
-type Interval = tuple[float, float]
-type Severity = Literal["critical", "warning", "info"]
-type Status = Literal["findings", "uniform", "healthy", "inconclusive"]
-type Who = Literal["one", "group", "rotating", "all"]
-type When = Literal["steady", "burst", "periodic", "onset"]
+Interval = tuple[float, float]
+Severity = Literal["critical", "warning", "info"]
+Status = Literal["findings", "uniform", "healthy", "inconclusive"]
+Who = Literal["one", "group", "rotating", "all"]
+When = Literal["steady", "burst", "periodic", "onset"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-type Grade = Literal["sure", "likely", "assumed"]
+Grade = Literal["sure", "likely", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)

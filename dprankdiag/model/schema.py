@@ -17,7 +17,7 @@ from dprankdiag.errors import TableError
 if TYPE_CHECKING:
     import pandas as pd
 
-type Columns = dict[str, np.ndarray[Any, Any]]
+Columns = dict[str, np.ndarray[Any, Any]]
 """A table as arrays of equal length, one a column."""
 
 ABSENT_NS = int(np.iinfo(np.int64).min)
@@ -58,9 +58,7 @@ class Table:
         """
         names = {column.name for column in self.columns}
         if set(columns) != names:
-            raise TableError(
-                f"columns {sorted(set(columns) ^ names)} missing or unknown", where=f"table {self.name}"
-            )
+            raise TableError(f"columns {sorted(set(columns) ^ names)} missing or unknown", where=f"table {self.name}")
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
             raise TableError(f"columns of lengths {sorted(lengths)}", where=f"table {self.name}")

@@ -10,7 +10,7 @@ import numpy as np
 from dprankdiag.model.ranks import Rank, RankClaim
 from dprankdiag.model.schema import Columns
 
-type Shape = tuple[int, int, int, int, int, int]
+Shape = tuple[int, int, int, int, int, int]
 """(gridX, gridY, gridZ, blockX, blockY, blockZ) of a kernel launch."""
 
 

@@ -1,0 +1,1 @@
+"""Observations to claims: one file a cause, whose docstring is its user page."""

@@ -1,0 +1,1 @@
+"""Verbs: one file a command; turns errors into exit codes."""
