@@ -1,1 +1,35 @@
 """Observations to claims: one file a cause, whose docstring is its user page."""
+
+from dprankdiag.classifiers.base import Classifier
+from dprankdiag.classifiers.communication_fabric import CommunicationFabric
+from dprankdiag.classifiers.load_context import LoadContext
+from dprankdiag.classifiers.load_idle import LoadIdle
+from dprankdiag.classifiers.load_prefill import LoadPrefill
+from dprankdiag.classifiers.load_requests import LoadRequests
+from dprankdiag.classifiers.load_unknown import LoadUnknown
+from dprankdiag.classifiers.single_point_gpu import SinglePointGpu
+from dprankdiag.classifiers.single_point_host import SinglePointHost
+from dprankdiag.classifiers.single_point_link import SinglePointLink
+from dprankdiag.classifiers.single_point_unknown import SinglePointUnknown
+from dprankdiag.classifiers.structural_dispatch import StructuralDispatch
+from dprankdiag.classifiers.structural_expert import StructuralExpert
+from dprankdiag.classifiers.unclassified_late import UnclassifiedLate
+from dprankdiag.classifiers.uniform_slow import UniformSlow
+
+ALL: tuple[Classifier, ...] = (
+    SinglePointGpu(),
+    SinglePointHost(),
+    SinglePointLink(),
+    SinglePointUnknown(),
+    LoadIdle(),
+    LoadPrefill(),
+    LoadContext(),
+    LoadRequests(),
+    LoadUnknown(),
+    StructuralExpert(),
+    StructuralDispatch(),
+    CommunicationFabric(),
+    UniformSlow(),
+    UnclassifiedLate(),
+)
+"""Every classifier, in the order of the report's reasoning: the rank itself, its load, the layout, the fabric, the rest."""

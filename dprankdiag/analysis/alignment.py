@@ -1,0 +1,136 @@
+"""Bring the clocks of a deployment together before its collectives are matched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.clocks import ClockFit, fit_clock
+from dprankdiag.analysis.collectives import Calls, form_channels, match_channel
+from dprankdiag.analysis.lanes import Lane, Naming
+from dprankdiag.model.schema import ABSENT_NS
+from dprankdiag.model.sources import Trace
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+CallTable = dict[tuple[int, int], Calls]
+"""A rank's calls by (channel id, stream)."""
+
+FEWEST_MATCHED = 0.5
+"""Share of calls that must find their partners on a clock said to be common, before it is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How the ranks' clocks were brought together.
+
+    Attributes:
+        fits: one a rank, None where the rank's times are used as they are.
+        clock: "session", "boot", "collectives" or "unaligned".
+        residual_ns: largest residual of the fits; None where none was needed.
+        unaligned: ranks (positions) whose clock could not be placed.
+    """
+
+    fits: tuple[ClockFit | None, ...]
+    clock: str
+    residual_ns: int | None
+    unaligned: tuple[int, ...]
+
+
+def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Alignment:
+    """Decide which clocks to trust, and fit the others to the collectives.
+
+    Sessions of one host are exact by its boot clock. Wall clocks of different hosts are not good enough to tell who
+    came last; they are fitted. A clock said to be common is checked: if calls do not overlap on it, every rank is
+    fitted by itself.
+    """
+    n_ranks = len(trace.ranks)
+    domains = trace.clock_domain
+    exact = all(precision == "exact" for precision in trace.domain_precision)
+    if (len(set(domains.tolist())) == 1 or exact) and _share_matched(calls, naming) >= FEWEST_MATCHED:
+        clock = "session" if len(set(domains.tolist())) == 1 else "boot"
+        return Alignment((None,) * n_ranks, clock, None, ())
+    units = domains.tolist() if len(set(domains.tolist())) > 1 and not exact else list(range(n_ranks))
+    return _fit_units(calls, naming, units)
+
+
+def _share_matched(calls: Sequence[CallTable], naming: Naming) -> float:
+    matched = total = 0
+    for channel in form_channels(calls, naming):
+        if len(channel.calls) < 2:
+            continue
+        sets, _ = match_channel(channel)
+        matched += sum(item.arrival_ns.size for item in sets)
+        total += sum(len(member) for member in channel.calls)
+    return matched / total if total else 1.0
+
+
+def _fit_units(calls: Sequence[CallTable], naming: Naming, units: list[int]) -> Alignment:
+    """Fit every clock to that of the unit with most ranks (the first among equals)."""
+    members: dict[int, list[int]] = {}
+    for rank, unit in enumerate(units):
+        if calls[rank]:
+            members.setdefault(unit, []).append(rank)
+    if not members:
+        return Alignment((None,) * len(units), "unaligned", None, ())
+    reference = max(members, key=lambda unit: (len(members[unit]), -unit))
+    fits: list[ClockFit | None] = [None] * len(units)
+    unaligned: list[int] = []
+    for unit, ranks in members.items():
+        if unit == reference:
+            continue
+        fit = _best_fit(calls, naming, members[reference], ranks)
+        if fit is None:
+            unaligned += ranks
+        for rank in ranks:
+            fits[rank] = fit
+    residuals = [fit.residual_ns for fit in fits if fit is not None]
+    return Alignment(
+        tuple(fits),
+        "unaligned" if unaligned and not residuals else "collectives",
+        max(residuals) if residuals else None,
+        tuple(sorted(unaligned)),
+    )
+
+
+def _best_fit(calls: Sequence[CallTable], naming: Naming, reference: list[int], ranks: list[int]) -> ClockFit | None:
+    """Try the channels both sides use; the one whose ends agree best is one they share."""
+    best: ClockFit | None = None
+    for channel in range(len(naming.channels)):
+        left = _ends(calls[reference[0]], channel)
+        right = _ends(calls[ranks[0]], channel)
+        if left is None or right is None:
+            continue
+        fit = fit_clock(left, right)
+        if fit is not None and (best is None or fit.residual_ns < best.residual_ns):
+            best = fit
+    return best
+
+
+def _ends(calls: CallTable, channel: int) -> IntArray | None:
+    """Return the sorted ends of a rank's calls on a channel."""
+    ends = [value.end_ns for (name, _), value in calls.items() if name == channel]
+    return np.sort(np.concatenate(ends)) if ends else None
+
+
+def shift_calls(calls: CallTable, fit: ClockFit | None) -> CallTable:
+    """Carry a rank's calls onto the common axis."""
+    if fit is None:
+        return calls
+    return {
+        key: Calls(value.rank, fit.apply(value.start_ns), fit.apply(value.arrival_ns), fit.apply(value.end_ns))
+        for key, value in calls.items()
+    }
+
+
+def shift_lane(lane: Lane, fit: ClockFit | None) -> Lane:
+    """Carry a rank's lane onto the common axis."""
+    if fit is None:
+        return lane
+    launch = lane.launch_ns
+    if launch is not None:
+        launch = np.where(launch == ABSENT_NS, ABSENT_NS, fit.apply(np.where(launch == ABSENT_NS, 0, launch)))
+    return replace(lane, start_ns=fit.apply(lane.start_ns), end_ns=fit.apply(lane.end_ns), launch_ns=launch)

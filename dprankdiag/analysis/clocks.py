@@ -1,0 +1,160 @@
+"""Fit one clock to another from the ends of the collectives both took part in.
+
+A blocking collective ends together everywhere, so the ends of one channel, seen by two clocks, are the same series up to
+offset and drift. Which end belongs to which is found from the intervals between ends, which neither offset nor drift
+changes; a shift by a layer or a step fits worse, and if it does not fit clearly worse, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+PROBE = 96
+"""Consecutive ends compared when looking for the shift."""
+
+CANDIDATES = 6
+DISTINCT = 3.0
+"""A runner-up must fit at least this many times worse (DESIGN 2.1, rule 12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFit:
+    """How to carry times of one clock onto the reference: `t - offset_ns - drift_ppb * (t - origin_ns) / 1e9`.
+
+    Attributes:
+        residual_ns: median distance of matched ends after the fit.
+        runner_up_ns: the same for the second-best alignment.
+        matched: how many ends it rests on.
+    """
+
+    offset_ns: int
+    drift_ppb: int
+    origin_ns: int
+    residual_ns: int
+    runner_up_ns: int | None
+    matched: int
+
+    def apply(self, times_ns: IntArray) -> IntArray:
+        """Carry times onto the reference clock, in integers throughout."""
+        elapsed = times_ns - self.origin_ns
+        # Split so that elapsed * ppb cannot overflow: whole seconds and the rest.
+        seconds, rest = np.divmod(elapsed, 1_000_000_000)
+        drift = seconds * self.drift_ppb + rest * self.drift_ppb // 1_000_000_000
+        return np.asarray(times_ns - self.offset_ns - drift)
+
+
+def fit_clock(reference_ends: IntArray, ends: IntArray) -> ClockFit | None:
+    """Fit a clock to the reference from the ends of one channel of collectives.
+
+    Args:
+        reference_ends: `(n,)` sorted ends on the reference clock.
+        ends: `(m,)` sorted ends on the clock to be fitted; rows may be missing on either side.
+
+    Returns:
+        The fit, or None if no alignment is clearly better than the next.
+    """
+    if min(len(reference_ends), len(ends)) < 8:
+        return None
+    fits: list[ClockFit] = []
+    for anchor, partner in _candidate_pairs(reference_ends, ends):
+        fit = _grow(reference_ends, ends, anchor, partner)
+        if fit is not None and not any(_same_alignment(fit, other) for other in fits):
+            fits.append(fit)
+    if not fits:
+        return None
+    fits.sort(key=lambda fit: (fit.residual_ns + 1) * (len(ends) / fit.matched))
+    best = fits[0]
+    rival = fits[1].residual_ns if len(fits) > 1 else None
+    if rival is not None and (best.residual_ns + 1) * DISTINCT > rival and fits[1].matched > 0.5 * best.matched:
+        return None
+    return ClockFit(best.offset_ns, best.drift_ppb, best.origin_ns, best.residual_ns, rival, best.matched)
+
+
+def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int, int]]:
+    """Pair an anchor of the reference with the ends whose following intervals look most like its own."""
+    width = min(PROBE, len(reference_ends) // 2, len(ends) // 2)
+    steps = np.diff(ends)
+    pairs: list[tuple[float, int, int]] = []
+    for share in (0.5, 0.25, 0.75):
+        anchor = int((len(reference_ends) - width) * share)
+        wanted = np.diff(reference_ends[anchor : anchor + width])
+        windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
+        scores = np.empty(len(windows))
+        for low in range(0, len(windows), 4096):
+            chunk = windows[low : low + 4096]
+            scores[low : low + 4096] = np.median(np.abs(chunk - wanted), axis=1)
+        for index in np.argsort(scores, kind="stable")[:CANDIDATES]:
+            pairs.append((float(scores[index]), anchor, int(index)))
+    pairs.sort()
+    return [(anchor, partner) for _, anchor, partner in pairs]
+
+
+def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int) -> ClockFit | None:
+    """Refine a line through (reference, clock) pairs from one anchor outwards."""
+    origin = int(ends[partner])
+    offset, drift = int(ends[partner] - reference_ends[anchor]), 0
+    typical = float(np.median(np.diff(reference_ends)))
+    span = max(64 * typical, 1.0)
+    fit: ClockFit | None = None
+    for _ in range(40):
+        trial = ClockFit(offset, drift, origin, 0, None, 0)
+        near = np.abs(ends - origin) <= span
+        moved = trial.apply(ends[near])
+        index, distance = nearest(reference_ends, moved)
+        good = np.abs(distance) <= max(typical / 3, 1.0)
+        if good.sum() < 8:
+            return fit
+        x = (ends[near][good] - origin).astype(np.float64)
+        y = (ends[near][good] - reference_ends[index[good]] - offset).astype(np.float64)
+        slope, intercept = _robust_line(x, y)
+        residual = np.abs(y - intercept - slope * x)
+        offset += round(intercept)
+        drift = round(slope * 1e9)
+        fit = ClockFit(offset, drift, origin, round(float(np.median(residual))), None, int(good.sum()))
+        if near.all():
+            return fit
+        span *= 3
+    return fit
+
+
+def _robust_line(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Fit a line by reweighted least squares with Huber weights; a short span gives a flat line."""
+    if np.ptp(x) < 1e6:
+        return 0.0, float(np.median(y))
+    weights = np.ones(len(x))
+    slope, intercept = 0.0, 0.0
+    for _ in range(6):
+        mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
+        centred = x - mean_x
+        slope = float(np.sum(weights * centred * (y - mean_y)) / np.sum(weights * centred**2))
+        intercept = float(mean_y - slope * mean_x)
+        distance = np.abs(y - intercept - slope * x)
+        scale = max(float(np.median(distance)) * 1.4826, 1.0)
+        weights = np.where(distance <= 2 * scale, 1.0, 2 * scale / np.maximum(distance, 1e-9)) ** 2
+    return slope, intercept
+
+
+def _same_alignment(left: ClockFit, right: ClockFit) -> bool:
+    """Tell whether two fits put the same ends together (their lines cross within a small distance)."""
+    point = np.array([left.origin_ns], np.int64)
+    return abs(int(left.apply(point)[0]) - int(right.apply(point)[0])) <= 4 * (
+        left.residual_ns + right.residual_ns + 50
+    )
+
+
+def nearest(sorted_ns: IntArray, times_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the nearest entry of a sorted series for each time.
+
+    Returns:
+        Its index, and the signed distance `time - entry`.
+    """
+    right = np.clip(np.searchsorted(sorted_ns, times_ns), 0, len(sorted_ns) - 1)
+    left = np.maximum(right - 1, 0)
+    use_left = np.abs(times_ns - sorted_ns[left]) <= np.abs(times_ns - sorted_ns[right])
+    index = np.where(use_left, left, right)
+    return index, times_ns - sorted_ns[index]

@@ -1,0 +1,273 @@
+"""Take the collectives of every rank out of its lane, and bring those of one meeting together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.clocks import nearest
+from dprankdiag.analysis.lanes import Lane, Naming
+from dprankdiag.analysis.statistics import robust_sd
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+SPREAD_FACTOR = 3.0
+"""A larger group is taken only if its ends spread at most this much wider than those of the tightest partition."""
+
+SAMPLE = 1500
+FOLLOWS = 0.8
+"""Least slope of duration on wait for a kernel that waits for the last arrival (DESIGN 2.1, rule 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One rank's calls on one channel, sorted by start; arrival is when it could really begin (rule 3)."""
+
+    rank: int
+    start_ns: IntArray
+    arrival_ns: IntArray
+    end_ns: IntArray
+
+    def __len__(self) -> int:
+        """Count the calls."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A communication kernel name on one of the streams that use it, with each rank's calls."""
+
+    name: str
+    family: str
+    operation: str
+    calls: tuple[Calls, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingSet:
+    """The matched meetings of one group on one channel.
+
+    Attributes:
+        ranks: members, ascending.
+        arrival_ns, end_ns: `(n_meetings, n_members)`.
+        waits: `(n_members,)` whether the member's call lasts until the last arrival; a call that does not is given no
+            wait and blames nobody.
+        calls: calls of the members on this channel, matched or not.
+    """
+
+    channel: str
+    family: str
+    operation: str
+    ranks: tuple[int, ...]
+    arrival_ns: IntArray
+    end_ns: IntArray
+    waits: np.ndarray[Any, np.dtype[np.bool_]]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A channel whose meetings could not be told apart, and why."""
+
+    channel: str
+    reason: str
+
+
+def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
+    """Take a rank's communication calls out of its lane, by (channel id, stream)."""
+    rows = np.flatnonzero(lane.channel >= 0)
+    if not len(rows):
+        return {}
+    ready = lane.same_stream_ready()[rows]
+    start, end = lane.start_ns[rows], lane.end_ns[rows]
+    arrival = np.minimum(np.maximum(start, ready), end)
+    found = {}
+    for channel in np.unique(lane.channel[rows]):
+        here = lane.channel[rows] == channel
+        for stream in np.unique(lane.stream[rows][here]):
+            mine = here & (lane.stream[rows] == stream)
+            found[int(channel), int(stream)] = Calls(rank, start[mine], arrival[mine], end[mine])
+    return found
+
+
+def form_channels(by_rank: Sequence[dict[tuple[int, int], Calls]], naming: Naming) -> list[Channel]:
+    """Join the ranks' calls to channels.
+
+    Stream numbers mean nothing between processes: the k-th busiest stream of a name on one rank is taken for the k-th
+    busiest on the others if all use equally many; else the streams of that name are merged.
+    """
+    channels = []
+    for channel_id, name in enumerate(naming.channels):
+        per_rank = []
+        for calls in by_rank:
+            mine = [value for (channel, _), value in calls.items() if channel == channel_id]
+            per_rank.append(sorted(mine, key=lambda value: (-len(value), int(value.start_ns[0]))))
+        counts = {len(mine) for mine in per_rank if mine}
+        lanes = counts.pop() if len(counts) == 1 else 1
+        for k in range(lanes):
+            members = [mine[k] if lanes > 1 else _merge(mine) for mine in per_rank if mine]
+            if members:
+                family, operation = naming.channel_family[channel_id], naming.channel_operation[channel_id]
+                channels.append(Channel(name, family, operation, tuple(members)))
+    return channels
+
+
+def _merge(parts: list[Calls]) -> Calls:
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([part.start_ns for part in parts]), kind="stable")
+    return Calls(
+        parts[0].rank,
+        np.concatenate([part.start_ns for part in parts])[order],
+        np.concatenate([part.arrival_ns for part in parts])[order],
+        np.concatenate([part.end_ns for part in parts])[order],
+    )
+
+
+def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
+    """Find the groups that meet on a channel, and their meetings.
+
+    Clocks must be aligned already: calls of one meeting overlap in time, those of different meetings do not.
+    """
+    calls = [member for member in channel.calls if len(member)]
+    if len(calls) < 2:
+        return [], Refusal(channel.name, "only one rank calls it")
+    partition = choose_partition(calls)
+    if partition is None:
+        return [], Refusal(channel.name, "no grouping of the ranks explains the ends of its calls better than others")
+    sets = []
+    for group in partition:
+        members = [calls[position] for position in group]
+        index = _match_rows(members)
+        complete = index[(index >= 0).all(axis=1)]
+        if not len(complete):
+            continue
+        arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+        end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+        meeting_set = MeetingSet(
+            channel.name,
+            channel.family,
+            channel.operation,
+            tuple(member.rank for member in members),
+            arrival,
+            end,
+            np.ones(len(members), bool),
+            sum(len(member) for member in members),
+        )
+        sets.append(replace(meeting_set, waits=_find_waiting(arrival, end)))
+    if not sets:
+        return [], Refusal(channel.name, "no call overlaps a call of another rank")
+    return sets, None
+
+
+def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
+    """Choose the partition of the callers into groups that meet: the largest whose ends stay together.
+
+    Returns:
+        Positions in `calls` by group, or None where two partitions of one size explain the ends equally well and the
+        whole does not.
+    """
+    n = len(calls)
+    if n == 2:
+        return [(0, 1)]
+    sampled = [_middle(member) for member in calls]
+    fits: list[tuple[int, float, float, list[tuple[int, ...]]]] = []
+    for size in [size for size in range(n, 1, -1) if n % size == 0]:
+        for groups in _partitions(n, size):
+            share, spread = _partition_fit(sampled, groups)
+            fits.append((size, share, spread, groups))
+    best_share = max(share for _, share, _, _ in fits)
+    if best_share <= 0:
+        return None
+    usable = [fit for fit in fits if fit[1] >= 0.9 * best_share]
+    tightest = min(fit[2] for fit in usable)
+    together = [fit for fit in usable if fit[2] <= SPREAD_FACTOR * tightest + 1000]
+    largest = max(fit[0] for fit in together)
+    chosen = sorted((fit for fit in together if fit[0] == largest), key=lambda fit: fit[2])
+    if len(chosen) > 1 and chosen[0][2] * SPREAD_FACTOR > chosen[1][2]:
+        return None
+    return chosen[0][3]
+
+
+def _middle(calls: Calls) -> Calls:
+    if len(calls) <= 2 * SAMPLE:
+        return calls
+    low = (len(calls) - SAMPLE) // 2
+    rows = slice(low, low + SAMPLE)
+    return Calls(calls.rank, calls.start_ns[rows], calls.arrival_ns[rows], calls.end_ns[rows])
+
+
+def _partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
+    contiguous = [tuple(range(low, low + size)) for low in range(0, n, size)]
+    if size in (1, n):
+        return [contiguous]
+    stride = n // size
+    strided = [tuple(range(low, n, stride)) for low in range(stride)]
+    return [contiguous, strided]
+
+
+def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> tuple[float, float]:
+    """Return the share of calls that find all partners, and how far the ends of a meeting lie apart."""
+    matched, total = 0, 0
+    spreads = []
+    for group in groups:
+        members = [calls[position] for position in group]
+        index = _match_rows(members)
+        complete = index[(index >= 0).all(axis=1)]
+        matched += len(complete) * len(members)
+        total += sum(len(member) for member in members)
+        if len(complete):
+            ends = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+            spreads.append(np.ptp(ends, axis=1))
+    if not spreads:
+        return 0.0, np.inf
+    spread = np.concatenate(spreads)
+    return matched / total, float((np.median(spread) + np.quantile(spread, 0.9)) / 2)
+
+
+def _match_rows(members: Sequence[Calls]) -> IntArray:
+    """Match the calls of a group: `(n, n_members)` indices into each member's calls, -1 where one has no partner.
+
+    Two calls are partners if they overlap in time and each one's end is the nearest to the other's.
+    """
+    lead = max(range(len(members)), key=lambda position: (len(members[position]), -position))
+    reference = members[lead]
+    index = np.full((len(reference), len(members)), -1, np.int64)
+    index[:, lead] = np.arange(len(reference))
+    for position, member in enumerate(members):
+        if position == lead:
+            continue
+        partner, _ = nearest(_ascending(member.end_ns), reference.end_ns)
+        back, _ = nearest(_ascending(reference.end_ns), member.end_ns)
+        mutual = back[partner] == np.arange(len(reference))
+        overlap = (member.start_ns[partner] <= reference.end_ns) & (reference.start_ns <= member.end_ns[partner])
+        index[:, position] = np.where(mutual & overlap, partner, -1)
+    return index
+
+
+def _ascending(end_ns: IntArray) -> IntArray:
+    return np.maximum.accumulate(end_ns)
+
+
+def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell for each member whether its calls last until the last arrival, by the slope of duration on wait.
+
+    Where the arrivals hardly differ there is no slope to see and no wait to credit: taken as waiting.
+    """
+    last = arrival.max(axis=1)
+    waits = np.ones(arrival.shape[1], bool)
+    transfer_noise = float(robust_sd((end.max(axis=1) - last).astype(np.float64)))
+    for member in range(arrival.shape[1]):
+        wait = (last - arrival[:, member]).astype(np.float64)
+        duration = (end[:, member] - arrival[:, member]).astype(np.float64)
+        cut = np.quantile(wait, 0.75)
+        far, near = wait >= cut, wait <= np.quantile(wait, 0.25)
+        reach = np.median(wait[far]) - np.median(wait[near])
+        if reach < max(4 * transfer_noise, 2_000.0):
+            continue
+        slope = (np.median(duration[far]) - np.median(duration[near])) / reach
+        waits[member] = slope >= FOLLOWS
+    return waits

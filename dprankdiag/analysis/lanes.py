@@ -1,0 +1,205 @@
+"""What each rank did, in order: kernels and copies of a GPU, or the annotated ranges of a CPU process.
+
+A lane is a view of one rank's rows, made when needed, so that a large trace is never copied as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.intervals import running_end
+from dprankdiag.catalog.kernels import FAMILIES, KernelCatalog
+from dprankdiag.catalog.ranges import RangeCatalog
+from dprankdiag.model.schema import ABSENT_NS, Columns
+from dprankdiag.model.sources import Names, Trace
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+COMMUNICATION = frozenset({"collective", "dispatch", "combine", "notify"})
+N_FAMILIES = len(FAMILIES)
+FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
+MEMORY = FAMILY_CODE["memory"]
+
+_PREFILL = re.compile(r"prefill|extend|context_attention|ragged|varlen|flash_fwd_kernel", re.IGNORECASE)
+_DECODE = re.compile(r"decode|splitkv|split_kv|paged|_mla", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank's rows, sorted by start.
+
+    Attributes:
+        family: `(n,)` int8 code into FAMILIES.
+        key: `(n,)` int64, equal for kernels of one name and launch shape; -1 for what is no kernel.
+        channel: `(n,)` int32, id of the communication channel name; -1 for work.
+        launch_ns: `(n,)` end of the launching call, None where the recording has no calls.
+        phase: `(n,)` int8, 1 prefill attention, 2 decode attention, 0 neither or unknown.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    stream: np.ndarray[Any, np.dtype[np.int32]]
+    family: np.ndarray[Any, np.dtype[np.int8]]
+    key: IntArray
+    channel: np.ndarray[Any, np.dtype[np.int32]]
+    launch_ns: IntArray | None
+    in_graph: np.ndarray[Any, np.dtype[np.bool_]]
+    phase: np.ndarray[Any, np.dtype[np.int8]]
+
+    def same_stream_ready(self) -> IntArray:
+        """Return, for every row, the latest end of the earlier rows of its stream."""
+        streams = np.unique(self.stream)
+        if len(streams) == 1:
+            return running_end(self.end_ns)
+        ready = np.empty(len(self.start_ns), np.int64)
+        for stream in streams:
+            rows = np.flatnonzero(self.stream == stream)
+            ready[rows] = running_end(self.end_ns[rows])
+        return ready
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Family, channel and phase of every kernel name (or range name) of a trace.
+
+    Attributes:
+        channels: channel names; a channel is one kernel base name (without template and argument text).
+        channel_family: family of each channel.
+        channel_operation: operation of each channel.
+    """
+
+    family: np.ndarray[Any, np.dtype[np.int8]]
+    channel: np.ndarray[Any, np.dtype[np.int32]]
+    phase: np.ndarray[Any, np.dtype[np.int8]]
+    channels: tuple[str, ...]
+    channel_family: tuple[str, ...]
+    channel_operation: tuple[str, ...]
+
+
+def name_kernels(names: Names, catalog: KernelCatalog) -> Naming:
+    """Classify the kernel names of a trace."""
+    family, channel, phase = [], [], []
+    channels: dict[str, tuple[int, str, str]] = {}
+    for name in names.kernel_names:
+        code, operation = catalog.classify(name.demangled, name.short)
+        family.append(code)
+        if FAMILIES[code] in COMMUNICATION:
+            base = _base_name(name.demangled)
+            channel.append(channels.setdefault(base, (len(channels), FAMILIES[code], operation))[0])
+        else:
+            channel.append(-1)
+        text = f"{name.demangled} {name.short}" if FAMILIES[code] == "attention" else ""
+        phase.append(2 if _DECODE.search(text) else 1 if _PREFILL.search(text) else 0)
+    return Naming(
+        np.array(family, np.int8),
+        np.array(channel, np.int32),
+        np.array(phase, np.int8),
+        tuple(channels),
+        tuple(entry[1] for entry in channels.values()),
+        tuple(entry[2] for entry in channels.values()),
+    )
+
+
+def name_ranges(names: Names, catalog: RangeCatalog) -> tuple[Naming, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Classify range names of a recording without kernels; also mark the names that begin a step."""
+    family, channel = [], []
+    channels: dict[str, tuple[int, str, str]] = {}
+    is_step = []
+    for text in names.range_names:
+        kind = catalog.classify(text)
+        is_step.append(kind.role == "step")
+        if kind.role == "meeting":
+            channel.append(channels.setdefault(text, (len(channels), "collective", kind.operation))[0])
+            family.append(FAMILY_CODE["collective"])
+        else:
+            channel.append(-1)
+            family.append(FAMILY_CODE[kind.family] if kind.family else -1)
+    naming = Naming(
+        np.array(family, np.int8),
+        np.array(channel, np.int32),
+        np.zeros(len(family), np.int8),
+        tuple(channels),
+        tuple(entry[1] for entry in channels.values()),
+        tuple(entry[2] for entry in channels.values()),
+    )
+    return naming, np.array(is_step, bool)
+
+
+def kernel_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:
+    """Yield the lane of each rank from its kernels and copies."""
+    kernels, copies = trace.tables["kernels"], trace.tables["copies"]
+    bounds = np.searchsorted(kernels["rank"], np.arange(len(trace.ranks) + 1))
+    n_shapes = max(1, len(trace.names.shapes))
+    for rank in range(len(trace.ranks)):
+        rows = slice(int(bounds[rank]), int(bounds[rank + 1]))
+        yield _kernel_lane(kernels, rows, copies, rank, naming, n_shapes)
+
+
+def _kernel_lane(kernels: Columns, rows: slice, copies: Columns, rank: int, naming: Naming, n_shapes: int) -> Lane:
+    name = kernels["name_id"][rows]
+    launch = kernels["launch_ns"][rows]
+    parts: dict[str, Any] = {
+        "start_ns": kernels["start_ns"][rows],
+        "end_ns": kernels["end_ns"][rows],
+        "stream": kernels["stream"][rows],
+        "family": naming.family[name],
+        "key": name.astype(np.int64) * n_shapes + kernels["shape_id"][rows],
+        "channel": naming.channel[name],
+        "launch_ns": launch,
+        "in_graph": kernels["in_graph"][rows],
+        "phase": naming.phase[name],
+    }
+    mine = copies["rank"] == rank
+    count = int(mine.sum())
+    if count:
+        extra: dict[str, Any] = {
+            "start_ns": copies["start_ns"][mine],
+            "end_ns": copies["end_ns"][mine],
+            "stream": copies["stream"][mine],
+            "family": np.full(count, MEMORY, np.int8),
+            "key": np.full(count, -1, np.int64),
+            "channel": np.full(count, -1, np.int32),
+            "launch_ns": np.full(count, ABSENT_NS, np.int64),
+            "in_graph": np.zeros(count, bool),
+            "phase": np.zeros(count, np.int8),
+        }
+        order = np.argsort(np.concatenate([parts["start_ns"], extra["start_ns"]]), kind="stable")
+        parts = {field: np.concatenate([parts[field], extra[field]])[order] for field in parts}
+    if not np.any(launch != ABSENT_NS):
+        parts["launch_ns"] = None
+    return Lane(**parts)
+
+
+def range_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:
+    """Yield the lane of each rank from annotated ranges: meetings and the ranges whose family is known.
+
+    Time outside such ranges is host time by nature, so every row counts as launched when it starts.
+    """
+    ranges = trace.tables["ranges"]
+    family = naming.family[ranges["name_id"]] if len(naming.family) else np.empty(0, np.int8)
+    for rank in range(len(trace.ranks)):
+        rows = np.flatnonzero((ranges["rank"] == rank) & (family >= 0) & ~ranges["is_open"])
+        name = ranges["name_id"][rows]
+        start = ranges["start_ns"][rows]
+        yield Lane(
+            start,
+            ranges["end_ns"][rows],
+            ranges["thread"][rows],
+            family[rows],
+            np.full(len(rows), -1, np.int64),
+            naming.channel[name],
+            start,
+            np.zeros(len(rows), bool),
+            np.zeros(len(rows), np.int8),
+        )
+
+
+def _base_name(demangled: str) -> str:
+    """Strip return type, template and argument text: one collective kernel, whatever its types."""
+    head = re.split(r"[<(]", demangled.removeprefix("void ").strip(), maxsplit=1)[0].strip()
+    return head or demangled

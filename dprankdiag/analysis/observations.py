@@ -1,0 +1,148 @@
+"""All that a classifier may look at: the steps of one lockstep group, and what the recording could not show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.model.ranks import Rank
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTimes:
+    """Kernels of equal work on all ranks, from the whole recording.
+
+    Attributes:
+        mean_ns: `(n_keys, n_ranks)` mean time of one such kernel.
+        weight_ns: `(n_keys,)` time spent in it.
+        family: `(n_keys,)` family name of each.
+    """
+
+    mean_ns: FloatArray
+    weight_ns: FloatArray
+    family: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the recording carries.
+
+    Attributes:
+        has_kernels: GPU kernels were traced; otherwise annotated ranges of CPU processes stand for work.
+        has_launches: launch calls were traced, so that host lateness is measured and not bounded.
+        whole_graphs: CUDA graphs were recorded as one row a replay; what is inside is invisible.
+        uneven: why the ranks were not profiled alike; None if they were.
+        missing_ranks: members of the deployment without a recording.
+        shared_clock: `(n_ranks, n_ranks)`-free flag: all members were recorded by one clock.
+        clock_bound_ns: exit lateness below this is not claimed.
+        work_ranges: names of unclassified ranges and where they lie, for evidence of host claims:
+            (member, start_ns, end_ns, name).
+    """
+
+    has_kernels: bool
+    has_launches: bool
+    whole_graphs: bool
+    uneven: str | None
+    missing_ranks: tuple[int, ...]
+    shared_clock: bool
+    clock_bound_ns: int
+    work_ranges: tuple[tuple[int, int, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """The steps of one lockstep group of ranks.
+
+    Attributes:
+        ranks: the members, in order of the `rank` axis of every array.
+        grids: the steps by kind.
+        grid_of, row_of: `(n_steps,)` where each step, in order of time, lies in the grids.
+        start_ns, end_ns: `(n_steps,)`.
+        basis: how the steps were cut (see `analysis.steps.Cut`).
+        sums: `(n_steps, n_ranks)` of every component, summed over the step; also "exit", "wait" and "transfer".
+        rows: `(n_steps, n_ranks)`-free: see `row_ratio`.
+        teams: ranks that share one DP rank's requests (attention tensor parallel), as positions.
+        row_ratio: `(n_ranks,)` rows of the local batch against the peers' median, from the grids of kernels whose
+            launch shape follows the rows; None where no shape does.
+        prefill_share: `(n_ranks,)` share of steps in which the rank ran prefill attention.
+    """
+
+    ranks: tuple[Rank, ...]
+    grids: tuple[StepGrid, ...]
+    grid_of: IntArray
+    row_of: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    basis: str
+    sums: dict[str, FloatArray]
+    probes: ProbeTimes
+    abilities: Abilities
+    teams: tuple[tuple[int, ...], ...]
+    row_ratio: FloatArray | None
+    prefill_share: FloatArray
+
+    @property
+    def n_steps(self) -> int:
+        """Count the steps."""
+        return len(self.start_ns)
+
+    @property
+    def n_ranks(self) -> int:
+        """Count the members."""
+        return len(self.ranks)
+
+    @property
+    def duration_ns(self) -> IntArray:
+        """Wall time of each step, `(n_steps,)`."""
+        return np.asarray(self.end_ns - self.start_ns)
+
+    @property
+    def median_step_ns(self) -> float:
+        """Median wall time of a step."""
+        return float(np.median(self.duration_ns)) if self.n_steps else 0.0
+
+    def spread_factor(self, factor: FloatArray) -> tuple[FloatArray, ...]:
+        """Turn a factor by step and rank `(n_steps, n_ranks)` into one array a grid."""
+        return tuple(factor[np.flatnonzero(self.grid_of == grid_id)][:, None, :] for grid_id in range(len(self.grids)))
+
+    def select(self, grid_id: int, steps: BoolArray) -> BoolArray:
+        """Return which rows of a grid are among the given steps."""
+        return np.asarray(steps[self.grid_of == grid_id])
+
+    def name_of(self, position: int) -> str:
+        """Name a member for people; an assumed rank is named by its process."""
+        rank = self.ranks[position]
+        if rank.grade == "assumed" and rank.pid is not None:
+            return f"process {rank.pid} (rank {rank.rank} assumed)"
+        return f"rank {rank.rank}"
+
+    def names_of(self, positions: Sequence[int]) -> str:
+        """Name several members for people."""
+        return ", ".join(self.name_of(position) for position in positions)
+
+
+def sum_steps(grids: Sequence[StepGrid]) -> tuple[IntArray, IntArray, dict[str, FloatArray]]:
+    """Order the steps of all grids by time and sum their components.
+
+    Returns:
+        grid_of, row_of and sums of `Observations`.
+    """
+    grid_of = np.concatenate([np.full(len(grid.number), grid_id) for grid_id, grid in enumerate(grids)])
+    row_of = np.concatenate([np.arange(len(grid.number)) for grid in grids])
+    order = np.argsort(np.concatenate([grid.start_ns for grid in grids]), kind="stable")
+    sums: dict[str, FloatArray] = {}
+    for name in (*COMPONENTS, "wait", "exit", "transfer"):
+        parts = []
+        for grid in grids:
+            values = grid.components[name] if name in COMPONENTS else getattr(grid, name)
+            parts.append(values.sum(axis=1))
+        sums[name] = np.concatenate(parts)[order].astype(np.float64)
+    # Within one grid the rows are in order of time already, so sorting all keeps them in order.
+    return grid_of[order], row_of[order], sums

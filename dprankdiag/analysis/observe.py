@@ -1,0 +1,268 @@
+"""From a trace to observations: meetings, clocks, steps, segments and skews of every lockstep group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_calls, shift_lane
+from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls, form_channels, match_channel
+from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
+from dprankdiag.analysis.lanes import (
+    Lane,
+    Naming,
+    kernel_lanes,
+    name_kernels,
+    name_ranges,
+    range_lanes,
+)
+from dprankdiag.analysis.observations import Abilities, Observations, ProbeTimes, sum_steps
+from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
+from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
+from dprankdiag.analysis.steps import cut_steps
+from dprankdiag.catalog.kernels import KernelCatalog
+from dprankdiag.catalog.ranges import RangeCatalog
+from dprankdiag.model.schema import count_rows
+from dprankdiag.model.sources import Trace
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+SESSION_CLOCK_BOUND_NS = 30_000
+"""GPUs of one host show end offsets of up to this much on the profiler's own clock (measured on real recordings)."""
+
+UNEVEN_OVERHEAD_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the analysis of a trace found.
+
+    Attributes:
+        groups: lockstep groups with comparable steps.
+        alignment: how clocks were brought together.
+        refusals: channels whose meetings could not be told apart.
+        meetings, calls: matched meetings, and communication calls on channels that two or more ranks use.
+        matched_calls: calls that found all their partners.
+        left_out: complete steps whose kind is too rare to compare.
+        reasons: why no group could be compared, for people; empty if one could.
+    """
+
+    groups: tuple[Observations, ...]
+    alignment: Alignment
+    refusals: tuple[Refusal, ...]
+    meetings: int
+    calls: int
+    matched_calls: int
+    left_out: int
+    reasons: tuple[str, ...]
+
+    @property
+    def matched_ratio(self) -> float | None:
+        """Share of the calls that were matched; None without calls."""
+        return self.matched_calls / self.calls if self.calls else None
+
+
+def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCatalog) -> Observed:
+    """Analyse a trace up to the point where causes can be judged."""
+    has_kernels = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
+    if has_kernels:
+        naming = name_kernels(trace.names, kernel_catalog)
+        is_step = np.zeros(0, bool)
+    else:
+        naming, is_step = name_ranges(trace.names, range_catalog)
+
+    def lanes() -> Iterator[Lane]:
+        return kernel_lanes(trace, naming) if has_kernels else range_lanes(trace, naming)
+
+    calls = []
+    keys: list[KeyTimes] = []
+    for rank, lane in enumerate(lanes()):
+        calls.append(extract_calls(lane, rank))
+        keys.append(measure_keys(lane))
+    alignment = align_clocks(trace, calls, naming)
+    calls = [shift_calls(mine, fit) for mine, fit in zip(calls, alignment.fits, strict=True)]
+    sets: list[MeetingSet] = []
+    refusals: list[Refusal] = []
+    total = 0
+    for channel in form_channels(calls, naming):
+        found, refusal = match_channel(channel)
+        sets += found
+        refusals += [refusal] if refusal else []
+        total += sum(len(member) for member in channel.calls) if len(channel.calls) > 1 else 0
+    marks = _step_marks(trace, is_step)
+    groups, left_out = _build_groups(trace, naming, sets, keys, alignment, lanes, marks, has_kernels)
+    return Observed(
+        tuple(groups),
+        alignment,
+        tuple(refusals),
+        sum(len(item.arrival_ns) for item in sets),
+        total,
+        sum(item.arrival_ns.size for item in sets),
+        left_out,
+        () if groups else tuple(_explain_nothing(trace, calls, sets, alignment, has_kernels)),
+    )
+
+
+def _build_groups(
+    trace: Trace,
+    naming: Naming,
+    sets: list[MeetingSet],
+    keys: Sequence[KeyTimes],
+    alignment: Alignment,
+    lanes: Callable[[], Iterator[Lane]],
+    marks: Sequence[IntArray],
+    has_kernels: bool,
+) -> tuple[list[Observations], int]:
+    components = [ranks for ranks in join_groups(sets) if find_world(sets, ranks)]
+    if not components:
+        return [], 0
+    participations = collect_participations(sets, len(trace.ranks))
+    probe_keys = {ranks: choose_probes([keys[rank] for rank in ranks], naming, trace.names) for ranks in components}
+    owner = {rank: ranks for ranks in components for rank in ranks}
+    segments: dict[int, Segments] = {}
+    for rank, lane in enumerate(lanes()):
+        if rank in owner:
+            part = participations[rank]
+            lane = shift_lane(lane, alignment.fits[rank])
+            segments[rank] = cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys[owner[rank]].keys)
+    groups, left_out = [], 0
+    for ranks in components:
+        world = find_world(sets, ranks)
+        members = [participations[rank] for rank in ranks]
+        position = [locate_world(member, sets, world) for member in members]
+        own = [segments[rank] for rank in ranks]
+        last = members[0].last_ns[position[0]]
+        cut = cut_steps(own, position, last, members[0].shared_end_ns[position[0]], [marks[rank] for rank in ranks])
+        grids, dropped = build_grids(members, own, position, sets, cut)
+        left_out += dropped
+        if not grids:
+            continue
+        grid_of, row_of, sums = sum_steps(grids)
+        by_grid = [(grid.start_ns, grid.end_ns) for grid in grids]
+        start = np.array([by_grid[g][0][r] for g, r in zip(grid_of, row_of, strict=True)], np.int64)
+        end = np.array([by_grid[g][1][r] for g, r in zip(grid_of, row_of, strict=True)], np.int64)
+        groups.append(
+            Observations(
+                tuple(trace.ranks[rank] for rank in ranks),
+                tuple(grids),
+                grid_of,
+                row_of,
+                start,
+                end,
+                cut.basis,
+                sums,
+                probe_keys[ranks].times if has_kernels else ProbeTimes(np.empty((0, len(ranks))), np.empty(0), ()),
+                _abilities(trace, ranks, alignment, own, has_kernels, sums),
+                _find_teams(sets, ranks),
+                measure_row_ratio([keys[rank] for rank in ranks], trace.names) if has_kernels else None,
+                np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
+            )
+        )
+    return groups, left_out
+
+
+def join_groups(sets: Sequence[MeetingSet]) -> list[tuple[int, ...]]:
+    """Join groups that share a rank: what waits for each other, directly or not, is one lockstep group."""
+    home: dict[int, set[int]] = {}
+    for item in sets:
+        joined = set(item.ranks).union(*(home[rank] for rank in item.ranks if rank in home))
+        for rank in joined:
+            home[rank] = joined
+    unique = {tuple(sorted(members)) for members in home.values()}
+    return sorted(unique)
+
+
+def _find_teams(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Find the ranks that share a DP rank: groups smaller than the whole that cover it on one all-reduce channel."""
+    place = {rank: position for position, rank in enumerate(ranks)}
+    for channel in sorted({item.channel for item in sets}):
+        groups = [item.ranks for item in sets if item.channel == channel and len(item.ranks) < len(ranks)]
+        covered = [rank for group in groups for rank in group]
+        if sorted(covered) == list(ranks) and len(groups) > 1:
+            return tuple(tuple(place[rank] for rank in group) for group in sorted(groups))
+    return ()
+
+
+def _abilities(
+    trace: Trace,
+    ranks: tuple[int, ...],
+    alignment: Alignment,
+    own: Sequence[Segments],
+    has_kernels: bool,
+    sums: dict[str, Any],
+) -> Abilities:
+    shared = alignment.clock in ("session", "boot")
+    transfer = float(np.median(sums["transfer"])) if sums["transfer"].size else 0.0
+    positions = max(
+        1, round(float(np.mean([len(member.arrival_ns) for member in own])) / max(len(sums["transfer"]), 1))
+    )
+    fitted = round(2 * transfer / positions) + 4 * (alignment.residual_ns or 0)
+    return Abilities(
+        has_kernels,
+        all(member.has_launches for member in own),
+        count_rows(trace.tables["graph_replays"]) > 0,
+        _find_uneven(trace, ranks),
+        trace.missing_ranks,
+        shared,
+        (SESSION_CLOCK_BOUND_NS if has_kernels else 0) if shared else fitted,
+        () if has_kernels else _unclassified_ranges(trace, ranks),
+    )
+
+
+def _find_uneven(trace: Trace, ranks: tuple[int, ...]) -> str | None:
+    """Tell why the ranks were not profiled alike (DESIGN 2.1, rule 17)."""
+    overhead = trace.tables["overheads"]
+    span = max(trace.end_ns - trace.start_ns, 1)
+    shares = [
+        float((overhead["end_ns"] - overhead["start_ns"])[overhead["rank"] == rank].sum()) / span for rank in ranks
+    ]
+    if max(shares) - min(shares) > UNEVEN_OVERHEAD_SHARE:
+        return "the profiler itself took much more time on some ranks than on others"
+    modes = {capture.graph_mode for capture in trace.captures if capture.graph_mode}
+    if len(modes) > 1:
+        return "CUDA graphs were recorded in different ways on different ranks"
+    return None
+
+
+def _unclassified_ranges(trace: Trace, ranks: tuple[int, ...]) -> tuple[tuple[int, int, int, str], ...]:
+    ranges = trace.tables["ranges"]
+    place = {rank: position for position, rank in enumerate(ranks)}
+    rows = zip(ranges["rank"], ranges["start_ns"], ranges["end_ns"], ranges["name_id"], strict=True)
+    return tuple(
+        (place[int(rank)], int(start), int(end), trace.names.range_names[name])
+        for rank, start, end, name in rows
+        if int(rank) in place
+    )
+
+
+def _step_marks(trace: Trace, is_step: np.ndarray[Any, np.dtype[np.bool_]]) -> list[IntArray]:
+    ranges = trace.tables["ranges"]
+    marks = []
+    for rank in range(len(trace.ranks)):
+        if not is_step.any():
+            marks.append(np.empty(0, np.int64))
+            continue
+        chosen = (ranges["rank"] == rank) & is_step[ranges["name_id"]]
+        marks.append(np.unique(ranges["start_ns"][chosen]))
+    return marks
+
+
+def _explain_nothing(
+    trace: Trace, calls: Sequence[dict[Any, Any]], sets: Sequence[MeetingSet], alignment: Alignment, has_kernels: bool
+) -> Iterator[str]:
+    if not trace.ranks:
+        yield "the recording holds neither GPU kernels nor annotated ranges of any process"
+    elif len(trace.ranks) == 1:
+        yield "only one rank was recorded: lateness shows only between ranks"
+    if trace.ranks and not any(calls):
+        what = "collective kernels" if has_kernels else "collective ranges"
+        yield f"no {what} were found, so the ranks cannot be seen to wait for each other"
+    elif len(trace.ranks) > 1 and alignment.unaligned:
+        yield "the clocks of the files could not be brought together on their collectives"
+    elif len(trace.ranks) > 1 and not sets:
+        yield "no collective of one rank could be matched with those of another"
+    elif len(trace.ranks) > 1 and sets:
+        yield "too few complete steps of one kind to compare"

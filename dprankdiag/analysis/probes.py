@@ -1,0 +1,90 @@
+"""Choose the kernels that do equal work on every rank, and measure the rows of each rank's batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.lanes import FAMILY_CODE, Naming
+from dprankdiag.analysis.observations import ProbeTimes
+from dprankdiag.analysis.segments import KeyTimes
+from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.catalog.kernels import FAMILIES
+from dprankdiag.model.sources import Names
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+PROBE_FAMILIES = frozenset(FAMILY_CODE[name] for name in ("gemm", "norm", "router", "activation", "quant"))
+"""Families whose time follows the launch shape alone. Attention, KV writes and sampling follow the rank's requests,
+experts the routing; a name nobody knows may follow anything."""
+
+ROW_FAMILIES = ("kv_write", "norm", "quant", "activation")
+COUNT_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Keys of equal work, sorted, and their times by rank."""
+
+    keys: IntArray
+    times: ProbeTimes
+
+
+def choose_probes(keys: Sequence[KeyTimes], naming: Naming, names: Names) -> Probes:
+    """Choose the kernel keys (name and launch shape) that every rank ran equally often.
+
+    Args:
+        keys: key times of the ranks compared.
+    """
+    if not len(naming.family) or not keys:
+        return Probes(np.empty(0, np.int64), ProbeTimes(np.empty((0, len(keys))), np.empty(0), ()))
+    common = keys[0].key
+    for other in keys[1:]:
+        common = np.intersect1d(common, other.key, assume_unique=True)
+    index = [np.searchsorted(item.key, common) for item in keys]
+    counts = np.stack([item.count[where] for item, where in zip(keys, index, strict=True)], axis=1)
+    totals = np.stack([item.total_ns[where] for item, where in zip(keys, index, strict=True)], axis=1)
+    family = keys[0].family[index[0]]
+    fair = np.isin(family, list(PROBE_FAMILIES))
+    spread = counts.max(axis=1) - counts.min(axis=1)
+    fair &= spread <= np.maximum(COUNT_TOLERANCE * counts.max(axis=1), 2)
+    fair &= counts.min(axis=1) >= 5
+    mean = totals[fair] / counts[fair]
+    times = ProbeTimes(mean, totals[fair].mean(axis=1), tuple(FAMILIES[code] for code in family[fair]))
+    return Probes(common[fair], times)
+
+
+def measure_row_ratio(keys: Sequence[KeyTimes], names: Names) -> FloatArray | None:
+    """Compare the ranks' local rows by the launch grids of kernels that run once a row.
+
+    Returns:
+        `(n_ranks,)` mean grid size over the median rank's; None if no such grid ever differs, as under padding.
+    """
+    if not names.shapes:
+        return None
+    blocks = np.array([shape[0] * shape[1] * shape[2] for shape in names.shapes], np.float64)
+    for name in ROW_FAMILIES:
+        rows = [_mean_grid(item, FAMILY_CODE[name], blocks) for item in keys]
+        if None not in rows and _grids_differ(keys, FAMILY_CODE[name], blocks):
+            sizes = np.array(rows, np.float64)
+            return np.asarray(sizes / max(float(np.median(sizes)), 1.0))
+    return None
+
+
+def _mean_grid(item: KeyTimes, family: int, blocks: FloatArray) -> float | None:
+    mine = item.family == family
+    if not mine.any():
+        return None
+    return float(np.average(blocks[item.key[mine] % len(blocks)], weights=item.count[mine]))
+
+
+def _grids_differ(keys: Sequence[KeyTimes], family: int, blocks: FloatArray) -> bool:
+    """Tell whether some kernel of the family is launched with more than one grid size, on whatever rank or step."""
+    sizes: dict[int, set[float]] = {}
+    for item in keys:
+        for key in item.key[item.family == family]:
+            sizes.setdefault(int(key) // len(blocks), set()).add(float(blocks[int(key) % len(blocks)]))
+    return any(len(found) > 1 for found in sizes.values())

@@ -1,0 +1,279 @@
+"""Measure every kind of skew of a lockstep group once, for all classifiers to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.standouts import Standout, find_stalls, find_standouts, relative_to_step
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_changes, find_events, robust_sd
+
+SPEED_PRIOR_SD = 0.008
+"""Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
+
+WORK_PRIOR_SD = 0.03
+HOST_PRIOR_SHARE = 0.25
+"""Healthy hosts differ in their own launch idle by a quarter of it: two hosts alone can never be told from this."""
+
+LEAST_SPEED_SHARE = 0.02
+LEAST_WORK_SHARE = 0.01
+LEAST_HOST_SHARE = 0.03
+LEAST_EXIT_SHARE = 0.015
+EXPERT_LEAST = 0.05
+EXPERT_SCORE = 5.5
+
+EP_FAMILIES = ("dispatch", "combine", "notify")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSkew:
+    """Systematic expert work by position of one grid.
+
+    Attributes:
+        level: `(n_positions, n_ranks)` expert time over the median rank's, speed taken out; NaN where there is none.
+        hot: `(n_positions, n_ranks)` ranks beyond chance.
+    """
+
+    level: FloatArray
+    hot: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class TransferShift:
+    """Steps in which transfers take longer for everyone than in the reference steps."""
+
+    steps: BoolArray
+    ratio: float
+    is_burst: bool
+    reference_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skews:
+    """What stands out, by kind.
+
+    Attributes:
+        slowness: `(n_steps, n_ranks)` time of equal work over the median rank's (level of the run of steps).
+        speed: ranks slow at equal work.
+        speed_basis: "probes", "expert" (no probe: experts and attention slow alike) or "none".
+        attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
+        other: ranks with more of the remaining work, speed taken out.
+        host: ranks that launch later than their peers over a run of steps.
+        stalls: `(n_steps, n_ranks)` single steps in which a rank launched far too late.
+        rest: ranks with more idle time that no launch explains.
+        exits: by family class ("collective", "ep") the ranks that leave meetings late.
+        experts: one a grid.
+        transfer: steps with long transfers.
+        common: steps in which equal work took longer on every rank alike, with the ratio; None if never.
+    """
+
+    slowness: FloatArray
+    speed: tuple[Standout, ...]
+    speed_basis: str
+    attention: tuple[Standout, ...]
+    other: tuple[Standout, ...]
+    host: tuple[Standout, ...]
+    stalls: BoolArray
+    rest: tuple[Standout, ...]
+    exits: dict[str, tuple[Standout, ...]]
+    experts: tuple[ExpertSkew, ...]
+    transfer: tuple[TransferShift, ...]
+    common: tuple[BoolArray, float] | None
+
+
+def measure_skews(seen: Observations) -> Skews:
+    """Measure all skews of a group."""
+    step_ns = max(seen.median_step_ns, 1.0)
+    slowness, speed, basis = _measure_speed(seen, step_ns)
+    attention = _work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)
+    other = _work_standouts(seen.sums["other"] / slowness, (), step_ns)
+    idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
+    stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
+    host = _host_standouts(idle, stalls, step_ns)
+    rest = _host_standouts(np.maximum(seen.sums["rest"], 0.0), stalls, step_ns) if seen.abilities.has_launches else ()
+    return Skews(
+        slowness,
+        tuple(speed),
+        basis,
+        tuple(attention),
+        tuple(other),
+        tuple(host),
+        stalls,
+        tuple(rest),
+        {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
+        tuple(_measure_experts(seen, slowness, grid_id) for grid_id in range(len(seen.grids))),
+        tuple(_transfer_shifts(seen, step_ns)),
+        _common_slowdown(seen),
+    )
+
+
+def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[Standout], str]:
+    probe = seen.sums["probe"]
+    even = np.ones_like(probe)
+    if np.median(probe) > 0:
+        ratio = relative_to_step(probe)
+        # What a slow chip costs is all its work, not only the probes.
+        work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
+        found = find_standouts(ratio, SPEED_PRIOR_SD, LEAST_SPEED_SHARE * step_ns / max(work, 1.0))
+        return _level_matrix(ratio, found), found, "probes"
+    expert, attention = seen.sums["expert"], seen.sums["attention"]
+    if np.median(expert) > 0 and np.median(attention) > 0:
+        ratio = relative_to_step(expert)
+        also = find_standouts(relative_to_step(attention), WORK_PRIOR_SD, LEAST_WORK_SHARE)
+        found = [
+            standout
+            for standout in find_standouts(ratio, WORK_PRIOR_SD, LEAST_WORK_SHARE)
+            if any(np.array_equal(standout.mask, other.mask) for other in also)
+        ]
+        if found:
+            return _level_matrix(ratio, found), found, "expert"
+    return even, [], "none"
+
+
+def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:
+    """Give every step the level of its run of steps: noise of single steps is no difference in speed."""
+    edges = sorted({0, len(ratio), *(edge for item in found for edge in (item.first, item.stop))})
+    levels = np.empty_like(ratio)
+    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+        levels[first:stop] = np.median(ratio[first:stop], axis=0)
+    return np.maximum(levels, 1e-3)
+
+
+def _work_standouts(work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns: float) -> list[Standout]:
+    """Find ranks with more work; the members of a team carry the same requests and are judged as one."""
+    typical = float(np.median(work))
+    if typical <= 0:
+        return []
+    least = LEAST_WORK_SHARE * step_ns / typical
+    if len(teams) < 2:
+        return find_standouts(relative_to_step(work), WORK_PRIOR_SD, least)
+    joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
+    return [
+        _widen(item, teams, work.shape[1]) for item in find_standouts(relative_to_step(joined), WORK_PRIOR_SD, least)
+    ]
+
+
+def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -> Standout:
+    mask = np.zeros(n_ranks, bool)
+    levels = np.ones(n_ranks)
+    for position, team in enumerate(teams):
+        mask[list(team)] = standout.mask[position]
+        levels[list(team)] = standout.levels[position]
+    return Standout(standout.first, standout.stop, mask, levels, standout.centre, standout.score, standout.support)
+
+
+def _host_standouts(idle: FloatArray, stalls: BoolArray, step_ns: float) -> list[Standout]:
+    """Find ranks that idle longer over runs of steps; single stalls are set to the rank's habit first."""
+    habit = np.median(idle, axis=0)
+    calm = np.where(stalls, habit[None, :], idle)
+    prior = HOST_PRIOR_SHARE * float(np.median(habit)) + 0.002 * step_ns
+    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns)
+
+
+def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Standout]:
+    late = exit_sums(seen, kind)
+    if late is None:
+        return []
+    calls = max(exit_calls(seen, kind), 1)
+    transfer = float(np.median(seen.sums["transfer"]))
+    bound = seen.abilities.clock_bound_ns * calls
+    least = max(LEAST_EXIT_SHARE * step_ns, float(bound))
+    return find_standouts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), least)
+
+
+def exit_sums(seen: Observations, kind: str) -> FloatArray | None:
+    """Sum the exit lateness per step and rank over the meetings of a family class; None if there are none."""
+    parts = []
+    for grid in seen.grids:
+        chosen = [k for k, family in enumerate(grid.family) if (family in EP_FAMILIES) == (kind == "ep")]
+        if not chosen:
+            return None
+        parts.append(grid.exit[:, chosen].sum(axis=1).astype(np.float64))
+    return order_steps(seen, parts)
+
+
+def exit_calls(seen: Observations, kind: str) -> int:
+    """Count the meetings of a family class in a step of the commonest kind."""
+    return sum((family in EP_FAMILIES) == (kind == "ep") for family in seen.grids[0].family)
+
+
+def order_steps(seen: Observations, parts: Sequence[np.ndarray[Any, Any]]) -> FloatArray:
+    """Put per-grid rows into the order of the recording's steps."""
+    result = np.empty((seen.n_steps, *parts[0].shape[1:]))
+    for grid_id, part in enumerate(parts):
+        result[seen.grid_of == grid_id] = part
+    return result
+
+
+def _measure_experts(seen: Observations, slowness: FloatArray, grid_id: int) -> ExpertSkew:
+    grid = seen.grids[grid_id]
+    work = grid.components["expert"].astype(np.float64) / slowness[seen.grid_of == grid_id][:, None, :]
+    middle = np.median(work, axis=2, keepdims=True)
+    has_work = np.median(middle[:, :, 0], axis=0) > 0
+    ratio = work / np.maximum(middle, 1.0)
+    level = ratio.mean(axis=0)
+    n_steps = len(work)
+    error = 1.5 * ratio.std(axis=0) / np.sqrt(max(n_steps, 1))
+    hot = (level - 1.0 > np.maximum(EXPERT_SCORE * error, EXPERT_LEAST)) & has_work[:, None] & (n_steps >= 8)
+    level = np.where(has_work[:, None], level, np.nan)
+    return ExpertSkew(level, hot)
+
+
+def _transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:
+    """Find runs of steps, and single steps, with longer transfers than the rest of the same recording."""
+    total = seen.sums["transfer"].mean(axis=1)
+    if seen.n_steps < 16:
+        return []
+    usual = np.empty_like(total)
+    for grid_id in range(len(seen.grids)):
+        mine = seen.grid_of == grid_id
+        usual[mine] = np.median(total[mine])
+    ratio = total / np.maximum(usual, 1.0)
+    least = 0.015 * step_ns / max(float(np.median(usual)), 1.0)
+    shifts = []
+    events = find_events(ratio, max(least * 2, 0.5))
+    calm = np.where(events, 1.0, ratio)
+    edges = [0, *find_changes(calm, least=least), len(ratio)]
+    runs = [(a, b, float(np.median(calm[a:b]))) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    longest = [run for run in runs if run[1] - run[0] >= min(20, seen.n_steps // 3)]
+    if len(runs) > 1 and longest:
+        reference = min(longest, key=lambda run: run[2])
+        noise = float(robust_sd(calm[reference[0] : reference[1]]))
+        for first, stop, level in runs:
+            if level - reference[2] > max(least, 3 * noise) and level / reference[2] >= 1.05:
+                steps = np.zeros(seen.n_steps, bool)
+                steps[first:stop] = True
+                shifts.append(TransferShift(steps, level / reference[2], False, reference[1] - reference[0]))
+    if 2 <= events.sum() <= 0.1 * seen.n_steps:
+        shifts.append(TransferShift(events, float(np.median(ratio[events])), True, int((~events).sum())))
+    return shifts
+
+
+def _common_slowdown(seen: Observations) -> tuple[BoolArray, float] | None:
+    """Find a run of steps in which equal work takes longer on every rank, against the rest of the recording."""
+    probe = seen.sums["probe"]
+    if np.median(probe) <= 0 or seen.n_steps < 40:
+        return None
+    usual = np.empty(seen.n_steps)
+    for grid_id in range(len(seen.grids)):
+        mine = seen.grid_of == grid_id
+        usual[mine] = np.median(probe[mine])
+    ratio = probe / np.maximum(usual, 1.0)[:, None]
+    middle = np.median(ratio, axis=1)
+    edges = [0, *find_changes(middle, shortest=20, least=0.03), seen.n_steps]
+    runs = [(a, b, np.median(ratio[a:b], axis=0)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    if len(runs) < 2:
+        return None
+    calm = min(runs, key=lambda run: float(np.median(run[2])))
+    steps = np.zeros(seen.n_steps, bool)
+    worst = 1.0
+    for first, stop, level in runs:
+        growth = level / calm[2]
+        if growth.min() >= 1.03 and growth.min() - 1 >= 0.7 * (growth.max() - 1):
+            steps[first:stop] = True
+            worst = max(worst, float(np.median(growth)))
+    return (steps, worst) if steps.any() else None

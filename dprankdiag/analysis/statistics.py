@@ -1,0 +1,192 @@
+"""Robust statistics: scale, outlying ranks, events in time, change points, bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+
+MAD_TO_SD = 1.4826
+PRIOR_WEIGHT = 4.0
+"""Degrees of freedom given to the prior spread of peers: few peers lean on it, many peers override it."""
+
+OUTLIER_SCORE = 5.5
+"""Student t at about 11 degrees of freedom for a chance of 1e-4 a side, so that thousands of even windows stay silent."""
+
+EVENT_SCORE = 8.0
+"""Robust z of a single sample that is an event: heavy-tailed host noise reaches 5 and 6 in ordinary traces."""
+
+CHANGE_SCORE = 6.5
+"""Least |t| of a change point: sqrt(2 ln n) for the best of n places, plus a margin for short-range correlation."""
+
+
+def robust_sd(values: FloatArray, axis: int | None = None) -> Any:
+    """Estimate the standard deviation from the median absolute deviation."""
+    centre = np.median(values, axis=axis, keepdims=axis is not None)
+    return MAD_TO_SD * np.median(np.abs(values - centre), axis=axis)
+
+
+def noise_sd(series: FloatArray) -> float:
+    """Estimate the sample noise of a series from its successive differences, blind to slow change."""
+    if len(series) < 3:
+        return 0.0
+    return float(robust_sd(np.diff(series)) / np.sqrt(2.0))
+
+
+def peer_median(values: FloatArray) -> FloatArray:
+    """Return, for every rank (last axis), the median of the other ranks.
+
+    Args:
+        values: `(..., n_ranks)`, n_ranks >= 2.
+    """
+    n_ranks = values.shape[-1]
+    ordered = np.sort(values, axis=-1)
+    rank_of = np.argsort(np.argsort(values, axis=-1, kind="stable"), axis=-1, kind="stable")
+    low, high = (n_ranks - 2) // 2, (n_ranks - 1) // 2
+    # Leaving one value out shifts every later position of the sorted row by one.
+    low_index = low + (rank_of <= low)
+    high_index = high + (rank_of <= high)
+    return (np.take_along_axis(ordered, low_index, -1) + np.take_along_axis(ordered, high_index, -1)) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Ranks above the rest. `threshold` is the level above the rest's median from which a rank counts."""
+
+    mask: BoolArray
+    centre: float
+    threshold: float
+    score: float
+
+
+def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: float) -> Outliers:
+    """Find the ranks whose level lies outside what the other ranks scatter.
+
+    The rest's spread is a pooled variance of the rest and a prior, so that two ranks are judged by the prior alone and
+    many by themselves. Up to fewer than half of the ranks can be outside; the split taken is the widest gap for which
+    every member passes.
+
+    Args:
+        levels: `(n_ranks,)` level of each rank.
+        errors: `(n_ranks,)` standard error of each level.
+        prior_sd: spread expected among healthy ranks, same unit.
+        least: smallest excess worth a claim, same unit.
+    """
+    n_ranks = len(levels)
+    nobody = Outliers(np.zeros(n_ranks, bool), float(np.median(levels)), np.inf, 0.0)
+    if n_ranks < 2:
+        return nobody
+    order = np.argsort(levels)
+    ordered = levels[order]
+    best = nobody
+    best_gap = 0.0
+    for count in range(1, (n_ranks - 1) // 2 + 1 if n_ranks > 2 else 2):
+        rest = ordered[: n_ranks - count]
+        gap = ordered[n_ranks - count] - rest[-1]
+        centre = float(np.median(rest))
+        squares = float(np.sum((rest - rest.mean()) ** 2))
+        spread = np.sqrt((PRIOR_WEIGHT * prior_sd**2 + squares) / (PRIOR_WEIGHT + len(rest) - 1))
+        weakest = order[n_ranks - count]
+        scale = float(np.hypot(spread, errors[weakest]))
+        threshold = max(OUTLIER_SCORE * scale, least)
+        excess = levels[weakest] - centre
+        if excess > threshold and gap > best_gap and gap > 2 * spread:
+            mask = np.zeros(n_ranks, bool)
+            mask[order[n_ranks - count :]] = True
+            best = Outliers(mask, centre, threshold, float(excess / scale) if scale > 0 else np.inf)
+            best_gap = float(gap)
+    return best
+
+
+def find_events(series: FloatArray, least: float) -> BoolArray:
+    """Mark samples far above the series' own distribution.
+
+    Args:
+        series: `(n,)` excess over peers.
+        least: smallest height above the median worth an event.
+    """
+    if len(series) < 8:
+        return np.zeros(len(series), bool)
+    centre = np.median(series)
+    height = series - centre
+    return np.asarray(height > max(EVENT_SCORE * float(robust_sd(series)), least), bool)
+
+
+def find_changes(series: FloatArray, shortest: int = 10, least: float = 0.0) -> list[int]:
+    """Find the indices at which the mean of a series shifts (binary segmentation on clipped values).
+
+    Args:
+        series: `(n,)`.
+        shortest: least number of samples on each side.
+        least: smallest shift worth a change point.
+
+    Source: binary segmentation with a standardised mean shift, as in Scott and Knott, Biometrics 30 (1974).
+    """
+    scale = noise_sd(series)
+    if len(series) < 2 * shortest or scale == 0.0 and np.ptp(series) == 0:
+        return []
+    scale = max(scale, 1e-12)
+    centre = np.median(series)
+    spread = max(float(robust_sd(series)), scale)
+    clipped = np.clip(series, centre - 8 * spread, centre + 8 * spread)
+    if spread == scale and np.ptp(series) > 0:
+        clipped = series
+    found: list[int] = []
+    stack = [(0, len(series))]
+    while stack:
+        low, high = stack.pop()
+        split = _best_split(clipped[low:high], shortest, scale, least)
+        if split is not None:
+            found.append(low + split)
+            stack += [(low, low + split), (low + split, high)]
+    return sorted(found)
+
+
+def _best_split(values: FloatArray, shortest: int, scale: float, least: float) -> int | None:
+    n = len(values)
+    if n < 2 * shortest:
+        return None
+    total = np.cumsum(values)
+    left = np.arange(shortest, n - shortest + 1)
+    left_mean = total[left - 1] / left
+    right_mean = (total[-1] - total[left - 1]) / (n - left)
+    shift = np.abs(right_mean - left_mean)
+    score = shift / (scale * np.sqrt(1.0 / left + 1.0 / (n - left)))
+    best = int(np.argmax(score))
+    if score[best] < CHANGE_SCORE or shift[best] < least:
+        return None
+    return int(left[best])
+
+
+def draw_blocks(n: int, draws: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Draw block-bootstrap samples of step indices, `(draws, n)`.
+
+    Blocks keep short-range correlation; their length grows with the cube root of n.
+
+    Source: Künsch, Annals of Statistics 17 (1989), moving blocks.
+    """
+    length = max(1, min(n, round(n ** (1 / 3)) * 2))
+    blocks = -(-n // length)
+    starts = np.random.default_rng(seed).integers(0, n - length + 1, (draws, blocks))
+    index = starts[:, :, None] + np.arange(length)[None, None, :]
+    return index.reshape(draws, -1)[:, :n]
+
+
+def bootstrap_interval(samples: FloatArray, weights: FloatArray, level: float = 0.9) -> tuple[float, float]:
+    """Bootstrap the ratio of two sums over steps: Σ samples / Σ weights.
+
+    Returns:
+        The two-sided interval at `level`.
+    """
+    if len(samples) < 2:
+        value = float(samples.sum() / weights.sum()) if weights.sum() else 0.0
+        return value, value
+    index = draw_blocks(len(samples), 400)
+    ratios = samples[index].sum(axis=1) / np.maximum(weights[index].sum(axis=1), 1e-12)
+    tail = (1 - level) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,233 @@
+"""The contract of a classifier, and what several of them say in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dprankdiag.analysis.exits import LateExit
+from dprankdiag.analysis.loads import LoadSkew, classify_loads
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
+from dprankdiag.units import format_ns
+
+ONSET_STEPS = 20
+"""A change point counts as an onset with at least this many steps on each side (DESIGN 3)."""
+
+RECAPTURE = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node --force-overwrite=true -o trace COMMAND"
+
+
+class Classifier(Protocol):
+    """Judges one cause. Its docstring is the page that `dprankdiag explain` prints."""
+
+    @property
+    def cause(self) -> str:
+        """The cause, as `class.name`."""
+        ...
+
+    def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
+        """Yield a claim for every fault seen, or an abstention that says why the cause cannot be judged."""
+        ...
+
+
+def steps_of(seen: Observations, standout: Standout) -> BoolArray:
+    """Mark the steps a standout covers."""
+    steps = np.zeros(seen.n_steps, bool)
+    steps[standout.first : standout.stop] = True
+    return steps
+
+
+def when_of(seen: Observations, standout: Standout) -> When:
+    """Tell a shift within the recording from a skew that was there throughout."""
+    starts = standout.first >= ONSET_STEPS and standout.stop - standout.first >= ONSET_STEPS
+    ends = seen.n_steps - standout.stop >= ONSET_STEPS and standout.stop - standout.first >= ONSET_STEPS
+    return "onset" if starts or ends else "steady"
+
+
+def who_of(ranks: Sequence[int]) -> Who:
+    """Say whether one rank or a group is meant."""
+    return "one" if len(ranks) == 1 else "group"
+
+
+def members(mask: BoolArray) -> tuple[int, ...]:
+    """List the positions of a mask."""
+    return tuple(int(position) for position in np.flatnonzero(mask))
+
+
+def even_out(seen: Observations, values: FloatArray, standout: Standout) -> FloatArray:
+    """Return the factor that gives every rank the mean level of the covered steps, its own samples kept.
+
+    Args:
+        values: `(n_steps, n_ranks)` work, speed taken out; what it adds up to is conserved.
+
+    Returns:
+        `(n_steps, n_ranks)`, 1 outside the covered steps.
+    """
+    factor = np.ones(values.shape)
+    part = values[standout.first : standout.stop]
+    level = part.mean(axis=0)
+    factor[standout.first : standout.stop] = np.where(level > 0, level.mean() / np.maximum(level, 1e-9), 1.0)
+    return factor
+
+
+def lift_off(seen: Observations, values: FloatArray, standout: Standout) -> FloatArray:
+    """Return the factor that brings only the standing-out ranks to the level of the rest, as if the fault had never been."""
+    factor = np.ones(values.shape)
+    level = np.median(values[standout.first : standout.stop], axis=0)
+    rest = float(np.median(level[~standout.mask])) if (~standout.mask).any() else float(np.median(level))
+    scale = np.where(standout.mask & (level > 0), rest / np.maximum(level, 1e-9), 1.0)
+    factor[standout.first : standout.stop] = np.minimum(scale, 1.0)
+    return factor
+
+
+def scale(seen: Observations, component: str, factor: FloatArray) -> Undo:
+    """Make an undo from a factor by step and rank."""
+    return Undo(component, seen.spread_factor(factor))
+
+
+def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> list[Evidence]:
+    """Say how long the culprits and the others waited: the late rank waits least."""
+    wait = seen.sums["wait"][steps]
+    if not len(wait):
+        return []
+    own = float(np.mean(wait[:, list(ranks)]))
+    others = [position for position in range(seen.n_ranks) if position not in ranks]
+    peers = float(np.mean(wait[:, others])) if others else None
+    found = [
+        Evidence(
+            "wait_ns_per_step", own, "ns", f"waits {format_ns(own)} a step in its collectives", None, int(steps.sum())
+        )
+    ]
+    if peers is not None:
+        text = f"the others wait {format_ns(peers)} a step for it"
+        found.append(Evidence("peers_wait_ns_per_step", peers, "ns", text, None, int(steps.sum())))
+    return found
+
+
+def unseen_member(seen: Observations) -> str | None:
+    """Say why nobody can be named while a member of the group was not recorded."""
+    if not seen.abilities.missing_ranks:
+        return None
+    missing = ", ".join(str(rank) for rank in seen.abilities.missing_ranks)
+    return f"rank {missing} was not recorded: the slowest member may be the one that is not seen"
+
+
+def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because: str) -> Iterator[Claim | Abstention]:
+    """Claim every attention standout of one kind.
+
+    The undo spreads the attention work evenly over the group, the total conserved; other work before the gather that
+    grows with it is spread too.
+
+    Args:
+        because: ends the summary "rank 3: 2.1 × the attention work of the other ranks".
+    """
+    for load in classify_loads(seen, skews):
+        if load.kind != kind:
+            continue
+        if (reason := unseen_member(seen)) is not None:
+            yield Abstention(cause, reason)
+            continue
+        standout = load.standout
+        ranks = members(standout.mask)
+        steps = steps_of(seen, standout)
+        work = seen.sums["attention"] / skews.slowness
+        undo = [scale(seen, "attention", even_out(seen, work, standout))]
+        proof = [scale(seen, "attention", lift_off(seen, work, standout))]
+        for other in skews.other:
+            if other.mask[list(ranks)].all() and other.first < standout.stop and other.stop > standout.first:
+                rows = seen.sums["other"] / skews.slowness
+                undo.append(scale(seen, "other", even_out(seen, rows, standout)))
+                proof.append(scale(seen, "other", lift_off(seen, rows, standout)))
+                break
+        yield Claim(
+            cause,
+            ranks,
+            steps,
+            who_of(ranks),
+            when_of(seen, standout),
+            f"{seen.names_of(ranks)}: {_work_ratio(standout):.2f} × the attention work of the other ranks{because}",
+            tuple(_load_evidence(seen, load, ranks, steps)),
+            (
+                Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
+                Alternative("structural.layout", "the same share at every load level"),
+            ),
+            tuple(undo),
+            standout.support,
+            proof=tuple(proof),
+        )
+
+
+def _work_ratio(standout: Standout) -> float:
+    return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
+
+
+def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], steps: BoolArray) -> Iterator[Evidence]:
+    attention = seen.sums["attention"][steps]
+    others = [position for position in range(seen.n_ranks) if position not in ranks]
+    n = int(steps.sum())
+    ratio = _work_ratio(load.standout)
+    yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
+    if others:
+        own = float(np.median(attention[:, list(ranks)]))
+        rest = float(np.median(attention[:, others]))
+        text = f"{format_ns(own)} of attention a step, the others {format_ns(rest)}: {format_ns(own - rest)} more"
+        yield Evidence("attention_excess_ns", own - rest, "ns", text, 0.0, n)
+    if load.post_ratio is not None:
+        text = f"experts after the gather take {load.post_ratio:.2f} × the others' time: not a slower chip"
+        yield Evidence("post_gather_ratio", load.post_ratio, "ratio", text, 1.0, n)
+    if load.row_ratio is not None:
+        text = f"launch shapes show {load.row_ratio:.2f} × the rows of the others"
+        yield Evidence("row_ratio", load.row_ratio, "ratio", text, 1.0, n)
+    yield from waiting_evidence(seen, ranks, steps)
+
+
+def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:
+    """Claim a late exit; the undo brings the named ranks out with the median of the group."""
+    standout = late.standout
+    ranks = members(standout.mask)
+    steps = steps_of(seen, standout)
+    factor = np.ones((seen.n_steps, seen.n_ranks))
+    factor[standout.first : standout.stop, list(ranks)] = 0.0
+    evidence = [
+        Evidence(
+            "exit_lateness_ns",
+            late.lateness_ns,
+            "ns",
+            f"leaves {', '.join(late.operations)} {format_ns(late.lateness_ns)} after the others",
+            0.0,
+            int(steps.sum()),
+        ),
+        Evidence(
+            "exit_lateness_operations",
+            float(len(late.operations)),
+            "count",
+            f"in {len(late.operations)} of {len(set(seen.grids[0].operation))} operations",
+        ),
+        Evidence(
+            "clock_bound_ns",
+            float(seen.abilities.clock_bound_ns),
+            "ns",
+            f"clocks are good to {format_ns(seen.abilities.clock_bound_ns)}",
+        ),
+    ]
+    if late.correlation is not None:
+        text = f"lateness goes with the rank's own expert work (correlation {late.correlation:.2f})"
+        evidence.append(Evidence("received_ratio", late.correlation, "ratio", text, 0.0))
+    return Claim(
+        cause,
+        ranks,
+        steps,
+        who_of(ranks),
+        when_of(seen, standout),
+        f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
+        (*evidence, *waiting_evidence(seen, ranks, steps)),
+        (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
+        (scale(seen, "exit", factor),),
+        standout.support,
+    )

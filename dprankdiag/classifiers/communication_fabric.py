@@ -1,0 +1,87 @@
+"""Transfers that take long for every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import Skews, TransferShift, order_steps
+from dprankdiag.analysis.standouts import find_period
+from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
+from dprankdiag.units import format_ns
+
+
+class CommunicationFabric:
+    """Transfers that take long for every rank.
+
+    *What you see*: all ranks have arrived, and still the collective lasts; nobody leaves earlier than the others.
+
+    *Why it happens*: congestion, a link that fell back to a lower speed, a wrong path between NICs and GPUs, other
+    traffic on the same fabric, a communication library that chose another algorithm.
+
+    *How we tell it apart*: a transfer is the time from the last arrival to the group's end, so that no waiting is in it.
+    It is called long only against a reference of the same operations: other steps of the same recording. Transfers that
+    are long throughout show no reference and the cause abstains.
+
+    *What to do*: compare link and congestion counters of the window with a good one, check routes and adaptive routing,
+    run a collective benchmark on the same nodes.
+    """
+
+    cause = "communication.fabric"
+
+    def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
+        """Claim runs of steps, or single steps, with long transfers."""
+        if not skews.transfer:
+            yield Abstention(
+                self.cause,
+                "transfers are alike in all steps, and there is no other recording to compare them with",
+                ("reference transfer times",),
+                "record a window in which the service is fast, beside one in which it is slow",
+            )
+        for shift in skews.transfer:
+            yield _claim(seen, shift, self.cause)
+
+
+def _claim(seen: Observations, shift: TransferShift, cause: str) -> Claim:
+    calm = ~shift.steps
+    factors = []
+    for grid_id, grid in enumerate(seen.grids):
+        slow, good = seen.select(grid_id, shift.steps), seen.select(grid_id, calm)
+        factor = np.ones(grid.transfer.shape)
+        if slow.any() and good.any():
+            reference = np.median(grid.transfer[good], axis=0)
+            level = reference if not slow.any() else grid.transfer[slow].mean(axis=0)
+            factor[slow] = np.minimum(reference / np.maximum(level, 1.0), 1.0)
+            if shift.is_burst:
+                factor[slow] = np.minimum(reference / np.maximum(grid.transfer[slow], 1.0), 1.0)
+        factors.append(factor)
+    total = order_steps(seen, [grid.transfer.mean(axis=2).sum(axis=1) for grid in seen.grids])
+    usual, long = float(np.median(total[calm])), float(np.median(total[shift.steps]))
+    period = find_period(np.flatnonzero(shift.steps), seen.start_ns[shift.steps]) if shift.is_burst else None
+    n = int(shift.steps.sum())
+    return Claim(
+        cause,
+        (),
+        shift.steps,
+        "all",
+        "periodic" if period else "burst" if shift.is_burst else "onset",
+        f"transfers take {long / max(usual, 1.0):.2f} × as long for every rank in {n} of {seen.n_steps} steps",
+        (
+            Evidence("transfer_ratio", shift.ratio, "ratio", f"{shift.ratio:.2f} × the reference", 1.0, n),
+            Evidence(
+                "transfer_ns",
+                long,
+                "ns",
+                f"{format_ns(long)} of transfer a step, {format_ns(usual)} in the {shift.reference_steps} reference steps",
+                usual,
+                n,
+            ),
+        ),
+        (Alternative("single_point.link", "one rank leaving later than the others"),),
+        (Undo("transfer", tuple(factors)),),
+        0.95 if n >= 8 else 1.0 - 0.5 ** (1 + n),
+        period_ns=period,
+    )

@@ -1,0 +1,30 @@
+"""A prefill chunk that holds the decoders of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import Skews
+from dprankdiag.classifiers.base import claim_loads
+from dprankdiag.model.claims import Claim
+from dprankdiag.model.diagnosis import Abstention
+
+
+class LoadPrefill:
+    """A prefill chunk that holds the decoders of all ranks.
+
+    *What you see*: steps in which one rank runs prefill attention and the others decode; the decoders wait for the chunk.
+
+    *Why it happens*: prompts arrive unevenly, or chunks are too long for the decode latency asked for.
+
+    *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than on the others.
+
+    *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several ranks have some.
+    """
+
+    cause = "load.prefill"
+
+    def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
+        """Claim the attention standouts of this kind."""
+        yield from claim_loads(seen, skews, self.cause, "prefill", " with prefill in its batch")

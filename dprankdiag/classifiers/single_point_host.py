@@ -1,0 +1,186 @@
+"""A host process that launches late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.standouts import find_period
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
+from dprankdiag.classifiers.base import (
+    lift_off,
+    members,
+    scale,
+    steps_of,
+    unseen_member,
+    waiting_evidence,
+    when_of,
+    who_of,
+)
+from dprankdiag.model.claims import Claim
+from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
+from dprankdiag.units import format_ns
+
+_ALTERNATIVES = (
+    Alternative("single_point.gpu", "longer kernels at equal work instead of idle gaps"),
+    Alternative("load.unknown", "more attention work on that rank in the same steps"),
+)
+
+
+class SinglePointHost:
+    """A host process that launches late.
+
+    *What you see*: one GPU stands idle while its next kernel has not been launched yet; the other ranks wait for it in
+    the following collective. Kernels take the same time everywhere.
+
+    *Why it happens*: the process lost its CPU (preemption, a noisy neighbour, no pinning), runs on the far NUMA node,
+    collects garbage, compiles, logs, or waits on a lock or a blocking call that the others do not make.
+
+    *How we tell it apart*: idle time counts as the host's from the moment the GPU had nothing left to do until the
+    launching call returned. Single stalls are steps far above the rank's own habit and its peers; steady lateness is a
+    level outside what the peers scatter. Without launch calls in the recording the idle time is only an upper bound and
+    is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs and nobody's fault here.
+
+    *What to do*: pin the process to cores of the GPU's NUMA node, look at what the CPU did in the stalls (OS calls,
+    scheduler rows, annotated ranges), move garbage collection and logging out of the step, isolate the cores.
+    """
+
+    cause = "single_point.host"
+
+    def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
+        """Claim stalls of each rank, and steady lateness outside the peers' scatter."""
+        found = bool(skews.stalls.any() or skews.host)
+        if (reason := seen.abilities.uneven or (unseen_member(seen) if found else None)) is not None:
+            yield Abstention(self.cause, reason)
+            return
+        yield from self._judge_stalls(seen, skews)
+        yield from self._judge_steady(seen, skews)
+        if seen.abilities.has_kernels and not seen.abilities.has_launches:
+            yield Abstention(
+                self.cause,
+                "without launch calls idle time cannot be told apart from other waits; only a bound is given",
+                ("CUPTI_ACTIVITY_KIND_RUNTIME",),
+                "nsys profile -t cuda,nvtx,osrt -o trace COMMAND",
+            )
+
+    def _judge_stalls(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
+        component, idle, basis = _idle(seen)
+        stalling = np.flatnonzero(skews.stalls.any(axis=0))
+        expected = np.median(peer_median(idle), axis=0)
+        by_rank: list[tuple[int, ...]] = [(int(rank),) for rank in stalling]
+        if seen.n_ranks > 2 and len(stalling) > seen.n_ranks / 2:
+            by_rank = [tuple(int(rank) for rank in stalling)]
+        for ranks in by_rank:
+            mine = np.zeros_like(skews.stalls)
+            mine[:, list(ranks)] = skews.stalls[:, list(ranks)]
+            steps: BoolArray = np.asarray(mine.any(axis=1))
+            factor = np.where(mine, np.minimum(expected[None, :] / np.maximum(idle, 1.0), 1.0), 1.0)
+            stalls = idle[mine]
+            period = find_period(np.flatnonzero(steps), seen.start_ns[steps])
+            when: When = "periodic" if period is not None else "burst"
+            who: Who = "rotating" if len(ranks) > 1 else "one"
+            longest = float(stalls.max())
+            evidence = [
+                Evidence("stalls", float(len(stalls)), "count", f"{len(stalls)} stalls in {seen.n_steps} steps"),
+                Evidence(
+                    "stall_ns",
+                    float(np.median(stalls)),
+                    "ns",
+                    f"idle {format_ns(float(np.median(stalls)))} in such a step (longest {format_ns(longest)}), "
+                    f"{format_ns(float(expected[ranks[0]]))} in others",
+                    float(expected[ranks[0]]),
+                    len(stalls),
+                ),
+                *_inside(seen, mine),
+                *waiting_evidence(seen, ranks, steps),
+                *_waiting_in_all(seen, ranks),
+            ]
+            yield Claim(
+                self.cause,
+                ranks,
+                steps,
+                who,
+                when,
+                f"{seen.names_of(ranks)}: the host stalls {len(stalls)} times, {format_ns(float(np.median(stalls)))} each",
+                tuple(evidence),
+                _ALTERNATIVES,
+                (scale(seen, component, factor),),
+                1.0 - 0.5 ** (1 + len(stalls)),
+                basis,
+                period_ns=period,
+            )
+
+    def _judge_steady(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
+        component, idle, basis = _idle(seen)
+        for standout in skews.host:
+            ranks = members(standout.mask)
+            steps = steps_of(seen, standout)
+            late = float(np.mean(standout.levels[standout.mask]))
+            factor = lift_off(seen, idle, standout)
+            factor[skews.stalls] = 1.0
+            evidence = [
+                Evidence(
+                    "idle_before_launch_ns",
+                    late,
+                    "ns",
+                    f"idle {format_ns(late)} a step before its launches, the others {format_ns(standout.centre)}",
+                    standout.centre,
+                    int(steps.sum()),
+                ),
+                *waiting_evidence(seen, ranks, steps),
+            ]
+            yield Claim(
+                self.cause,
+                ranks,
+                steps,
+                who_of(ranks),
+                when_of(seen, standout),
+                f"{seen.names_of(ranks)}: the host launches late, {format_ns(late - standout.centre)} a step",
+                tuple(evidence),
+                _ALTERNATIVES,
+                (scale(seen, component, factor),),
+                standout.support,
+                basis,
+            )
+
+
+def _idle(seen: Observations) -> tuple[str, FloatArray, str]:
+    """Return the component that holds host lateness, its sums, and how good a price from it is."""
+    if seen.abilities.has_launches:
+        return "host", seen.sums["host"], "replayed"
+    return "rest", np.maximum(seen.sums["rest"], 0.0), "bound"
+
+
+def _inside(seen: Observations, stalls: BoolArray) -> Iterator[Evidence]:
+    """Name the annotated ranges in which stalls lie, where such ranges were recorded."""
+    inside: Counter[str] = Counter()
+    for rank, start, end, name in seen.abilities.work_ranges:
+        steps = np.flatnonzero(stalls[:, rank] & (seen.start_ns < end) & (seen.end_ns > start))
+        if len(steps):
+            inside[name] += end - start
+    usual: set[str] = set()
+    for rank, start, end, name in seen.abilities.work_ranges:
+        if name in inside and not (stalls[:, rank] & (seen.start_ns < end) & (seen.end_ns > start)).any():
+            usual.add(name)
+    for name, time_ns in inside.most_common():
+        if name not in usual and time_ns * 2 > int(np.median(seen.duration_ns)):
+            yield Evidence("stall_ns", float(time_ns), "ns", f"range “{name}” occurs only in these steps")
+            return
+
+
+def _waiting_in_all(seen: Observations, ranks: tuple[int, ...]) -> Iterator[Evidence]:
+    others = [position for position in range(seen.n_ranks) if position not in ranks]
+    if others:
+        total = float(seen.sums["wait"][:, others].sum(axis=0).mean())
+        yield Evidence(
+            "peers_wait_ns",
+            total,
+            "ns",
+            f"the others wait {format_ns(total)} in all steps together",
+            None,
+            seen.n_steps,
+        )

@@ -1,0 +1,153 @@
+"""`dprankdiag analyze`: diagnose traces, or print a saved diagnosis again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
+from dprankdiag.cli.outputs import check_outputs, write_outputs
+from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
+from dprankdiag.errors import InputError, UsageError
+from dprankdiag.views.base import FORMATS, load_view
+
+if TYPE_CHECKING:
+    from dprankdiag.model.diagnosis import Diagnosis
+    from dprankdiag.model.schema import Columns
+
+FILE = click.Path(path_type=Path)
+
+
+class Window(click.ParamType[tuple[float, float]]):
+    """Two moments ``A:B`` in seconds, A before B."""
+
+    name = "A:B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+        """Read the two moments."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            start_s, end_s = (float(part) for part in str(value).split(":"))
+        except ValueError:
+            self.fail(f"'{value}' is not of the form A:B, two numbers of seconds, such as 1.5:4", param, ctx)
+        if not (0 <= start_s < end_s and math.isfinite(end_s)):
+            self.fail(f"'{value}' does not run forward from 0 or later, expected A < B such as 1.5:4", param, ctx)
+        return start_s, end_s
+
+
+@click.command(name="analyze", short_help="Diagnose traces, or print a saved diagnosis.")
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
+@click.option("--format", "format_name", type=click.Choice(list(FORMATS)), default="text", help="Format on stdout.")
+@click.option(
+    "-o",
+    "outputs",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    help="Also write FILE (.txt, .json, or .dprank: a bundle to read again later); may be repeated.",
+)
+@click.option(
+    "--fail-on",
+    "fail_on",
+    multiple=True,
+    type=click.Choice(["never", "warning", "critical", "inconclusive"]),
+    help="Exit with 1 on a finding of at least this severity, or without a verdict; may be repeated.",
+)
+@click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank.")
+@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
+@click.option("--window", type=Window(), help="Judge only A to B, in seconds after the first analysed event.")
+@click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
+@click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")
+@click.option("--verbose", is_flag=True, help="Each stage with its seconds on stderr.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Diagnose Nsight Systems SQLite exports (one or many files, or folders), or print a .dprank bundle again."""
+    paths: Sequence[Path] = given["paths"]
+    _check_inputs(given)
+    check_outputs(given["outputs"], [*paths, *(given[name] for name in ("rank_map", "patterns") if given[name])])
+    diagnosis, tables = _obtain(paths, given, open_doors(context))
+    view = load_view(given["format_name"])
+    write_result(view.render(diagnosis, width=find_width(), color=wants_color(given["no_color"])))
+    write_outputs(given["outputs"], diagnosis, tables)
+    if not given["quiet"]:
+        _warn_of_inputs(diagnosis)
+    return FAIL_ON_REACHED if any(_CONDITIONS[name](diagnosis) for name in given["fail_on"]) else ANSWERED
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a path at which there is nothing.
+
+    Raises:
+        UsageError: there is no such file or folder.
+    """
+    try:
+        found = path.exists()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not a usable path ({getattr(error, 'strerror', error)})", where=str(path)) from error
+    if not found:
+        raise UsageError("no such file or folder", where=str(path))
+
+
+def _check_inputs(given: Mapping[str, Any]) -> None:
+    if given["quiet"] and given["verbose"]:
+        raise UsageError("--quiet and --verbose exclude each other")
+    for path in given["paths"]:
+        check_exists(path)
+    for option in ("rank_map", "patterns"):
+        if given[option] is not None:
+            check_exists(given[option])
+
+
+def _obtain(paths: Sequence[Path], given: Mapping[str, Any], doors: Doors) -> tuple[Diagnosis, Mapping[str, Columns]]:
+    from dprankdiag.store.bundle import is_bundle
+
+    bundles = [path for path in paths if is_bundle(path)]
+    if bundles:
+        return _reopen(bundles[0], paths, given)
+    progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
+    names = ("rank_map", "expect_ranks", "window", "patterns", "jobs")
+    try:
+        outcome = doors.diagnose(paths, {name: given[name] for name in names}, progress)
+    finally:
+        progress.close()
+    return outcome.diagnosis, outcome.tables
+
+
+def _reopen(bundle: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> tuple[Diagnosis, Mapping[str, Columns]]:
+    from dprankdiag.store.bundle import load_bundle
+
+    if len(paths) > 1:
+        mend = "give one bundle alone, or all the traces"
+        raise InputError("a bundle cannot be joined with other inputs yet", where=str(bundle), mend=mend)
+    for name in ("rank_map", "expect_ranks", "window", "patterns"):
+        if given[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} cannot change a saved diagnosis", where=str(bundle), mend="analyse the trace")
+    return load_bundle(bundle)
+
+
+def _warn_of_inputs(diagnosis: Diagnosis) -> None:
+    for source in diagnosis.inputs:
+        if source.status != "used":
+            reason = source.warnings[0] if source.warnings else "see inputs in the result"
+            write_error(f"warning: {source.path}: {source.status}: {reason}")
+
+
+def _has_severity(*severities: str) -> Callable[[Diagnosis], bool]:
+    return lambda diagnosis: any(finding.severity in severities for finding in diagnosis.findings)
+
+
+_CONDITIONS: dict[str, Callable[[Diagnosis], bool]] = {
+    "never": lambda diagnosis: False,
+    "warning": _has_severity("warning", "critical"),
+    "critical": _has_severity("critical"),
+    "inconclusive": lambda diagnosis: diagnosis.status == "inconclusive",
+}

@@ -1,0 +1,153 @@
+"""What the commands share: the group that finds them, the doors to the product, and the exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from dprankdiag.cli.terminal import write_error
+from dprankdiag.errors import DprankdiagError
+
+if TYPE_CHECKING:
+    from dprankdiag.catalog.causes import Cause
+    from dprankdiag.pipelines.diagnose import KernelRow, Outcome
+
+Progress = Callable[[str, "float | None"], None]
+
+VERBS = {
+    "analyze": "dprankdiag.cli.analyze",
+    "kernels": "dprankdiag.cli.kernels",
+    "explain": "dprankdiag.cli.explain",
+    "demo": "dprankdiag.cli.demo",
+}
+"""Verb to the module that holds it as `command`; imported when it is needed."""
+
+ANSWERED, FAIL_ON_REACHED, USAGE, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 130
+
+
+def diagnose_paths(paths: Sequence[Path], options: Mapping[str, Any], progress: Progress | None) -> Outcome:
+    """Diagnose traces with the options given by name."""
+    from dprankdiag.pipelines.diagnose import Options, diagnose
+
+    return diagnose(paths, Options(**options), progress)
+
+
+def list_trace_kernels(path: Path, patterns: Path | None) -> Sequence[KernelRow]:
+    """List the kernels of a trace by family."""
+    from dprankdiag.pipelines.diagnose import list_kernels
+
+    return list_kernels(path, patterns)
+
+
+def load_cause_catalog() -> Mapping[str, Cause]:
+    """Load what the catalogue says of each cause."""
+    from dprankdiag.catalog.causes import load_causes
+
+    return load_causes()
+
+
+def load_cause_pages() -> Mapping[str, str]:
+    """Load the page of each cause that has a classifier: its docstring."""
+    import inspect
+
+    from dprankdiag.classifiers import ALL
+
+    return {classifier.cause: inspect.getdoc(type(classifier)) or "" for classifier in ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What the commands ask of the product; a test hands in its own as the context object."""
+
+    diagnose: Callable[[Sequence[Path], Mapping[str, Any], Progress | None], Outcome] = diagnose_paths
+    list_kernels: Callable[[Path, Path | None], Sequence[KernelRow]] = list_trace_kernels
+    causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
+    pages: Callable[[], Mapping[str, str]] = load_cause_pages
+
+
+def open_doors(context: click.Context) -> Doors:
+    """Return the doors handed in, or the real ones."""
+    return context.obj if isinstance(context.obj, Doors) else Doors()
+
+
+class Verbs(click.Group):
+    """A group that imports a command when it is asked for, and answers every error with its exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs in the order they are met."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a verb."""
+        if cmd_name not in VERBS:
+            return None
+        return cast(click.Command, import_module(VERBS[cmd_name]).command)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line and leave with its exit code (see `answer_errors`)."""
+        arguments = sys.argv[1:] if args is None else list(args)
+
+        def run() -> Any:
+            return click.Group.main(
+                self, arguments, prog_name or "dprankdiag", complete_var, standalone_mode=False, **extra
+            )
+
+        if not standalone_mode:
+            return run()
+        sys.exit(answer_errors(run, debug="--debug" in arguments))
+
+
+def answer_errors(run: Callable[[], Any], *, debug: bool) -> int:
+    """Run a command and turn what it returns or raises into an exit code.
+
+    Returns:
+        0 answered, 1 `--fail-on` reached, 2 usage, 3 no input could be used, 4 internal error, 130 interrupted.
+    """
+    try:
+        result = run()
+    except DprankdiagError as error:
+        return _report(str(error), error.exit_code, debug)
+    except click.exceptions.NoArgsIsHelpError as error:
+        write_error(error.format_message(), keep_lines=True, prefix="")
+        return USAGE
+    except click.ClickException as error:
+        return _report(_describe_usage(error), USAGE, debug)
+    except (click.Abort, KeyboardInterrupt):
+        write_error("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        mend = "" if debug else "; run again with --debug for the traceback"
+        return _report(f"internal error: {what}{mend}", INTERNAL, debug)
+    return result if isinstance(result, int) else ANSWERED
+
+
+def _report(line: str, code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        write_error(traceback.format_exc().rstrip(), keep_lines=True, prefix="")
+    write_error(line)
+    return code
+
+
+def _describe_usage(error: click.ClickException) -> str:
+    line = error.format_message()
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return line
+    place = "".join(f"{name}: " for name in context.command_path.split()[1:])
+    return f"{place}{line.rstrip('.')}; see {context.command_path} --help"

@@ -1,0 +1,87 @@
+"""Files that a command writes: refused before the work begins if they cannot be what was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dprankdiag.errors import UsageError
+from dprankdiag.views.base import SUFFIXES, load_view
+
+if TYPE_CHECKING:
+    from dprankdiag.model.diagnosis import Diagnosis
+    from dprankdiag.model.schema import Columns
+
+BUNDLE_SUFFIX = ".dprank"
+
+
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Check that every output can be written and replaces no input.
+
+    Raises:
+        UsageError: unknown suffix, no such folder, a folder itself, named twice, or an input.
+    """
+    inputs = list(inputs)
+    seen: set[Path] = set()
+    for output in outputs:
+        _check_output(output)
+        resolved = output.resolve()
+        if resolved in seen:
+            raise UsageError("named twice as output", where=str(output))
+        seen.add(resolved)
+        for given in inputs:
+            if _is_input(resolved, given.resolve()):
+                raise UsageError("is an input and would be overwritten", where=str(output), mend="choose another name")
+
+
+def _check_output(output: Path) -> None:
+    where = str(output)
+    if output.suffix.lower() not in (*SUFFIXES, BUNDLE_SUFFIX):
+        known = ", ".join((*SUFFIXES, BUNDLE_SUFFIX))
+        raise UsageError(f"no output format for the suffix '{output.suffix}'", where=where, mend=f"there are {known}")
+    try:
+        is_folder = output.is_dir()
+        output.exists()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not a usable path ({getattr(error, 'strerror', error)})", where=where) from error
+    if is_folder:
+        raise UsageError("is a folder, expected a file name", where=where)
+    if not output.parent.is_dir():
+        raise UsageError(f"no folder '{output.parent}'", where=where, mend="make it first")
+    if not os.access(output.parent, os.W_OK):
+        raise UsageError(f"the folder '{output.parent}' cannot be written", where=where)
+
+
+def _is_input(output: Path, given: Path) -> bool:
+    if not output.exists():
+        return False
+    if given.is_dir():
+        return output.is_relative_to(given)
+    return given.exists() and output.samefile(given)
+
+
+def write_outputs(outputs: Sequence[Path], diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
+    """Write each output in the format of its suffix; a file appears whole or not at all.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    for output in outputs:
+        try:
+            _write_output(output, diagnosis, tables)
+        except OSError as error:
+            raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
+
+
+def _write_output(output: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
+    from dprankdiag.store.bundle import replace_file, save_bundle
+
+    target = output.resolve()
+    suffix = output.suffix.lower()
+    if suffix == BUNDLE_SUFFIX:
+        save_bundle(target, diagnosis, tables)
+    else:
+        text = load_view(SUFFIXES[suffix]).render(diagnosis)
+        replace_file(target, text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,241 @@
+"""Turn a played world into the events that a profiler would have seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprankdiag.harness.annotations import annotate_steps
+from dprankdiag.harness.draws import open_stream
+from dprankdiag.harness.events import (
+    COPY_TO_DEVICE,
+    COPY_TO_HOST,
+    NOT_IN_GRAPH,
+    SYNC_EVENT,
+    SYNC_STREAM,
+    Array,
+    CallRows,
+    CopyRows,
+    KernelRows,
+    KernelText,
+    Process,
+    RangeRows,
+    RankRows,
+    Recording,
+    ReplayRows,
+    SyncRows,
+    empty_rows,
+    join_rows,
+    keep_rows,
+)
+from dprankdiag.harness.kernel_names import NAME_SETS, NameSet
+from dprankdiag.harness.physics import Lane
+from dprankdiag.harness.program import Operation
+from dprankdiag.harness.timeline import LaneTimes, Timeline
+from dprankdiag.harness.world import World
+
+_STREAM = 7
+_COMM_STREAM = 21
+_FIRST_PID = 41_200
+_FIRST_NODE = 3_000
+_PERSISTENT_GRID = 132
+_COPY_BYTES = {"input_copy": 12_288, "output_copy": 256}
+_CALL_TEXTS = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000")
+_LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC = range(5)
+_DRIVER_LAUNCHED = ("qkv_gemm", "o_proj_gemm", "lm_head_gemm", "expert_up", "expert_down")
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    kernels: tuple[KernelText, ...]
+    index: dict[str, int]
+
+
+def record(timeline: Timeline) -> Recording:
+    """Record all ranks of a played world."""
+    world = timeline.world
+    names = NAME_SETS[world.names]
+    texts = _collect_texts(timeline, names)
+    range_texts, ranges = annotate_steps(timeline)
+    rows = []
+    for rank in range(world.ranks):
+        cut = _choose_cut(timeline, rank)
+        rows.append(_cut_rows(_record_rank(timeline, rank, texts, ranges[rank]), *cut))
+    mode = None if not world.graph else world.graph_mode
+    command = tuple(word.format(ranks=world.ranks, dp=world.dp_size, tp=world.attention_tp) for word in names.command)
+    calls = (*_CALL_TEXTS, names.sync_call)
+    processes = _make_processes(world, names)
+    return Recording(processes, tuple(rows), texts.kernels, calls, range_texts, mode, command)
+
+
+def _collect_texts(timeline: Timeline, names: NameSet) -> _Texts:
+    keys = dict.fromkeys(op.kernel_key for lane in timeline.lanes for op in lane.operations if op.act != "copy")
+    texts = list(dict.fromkeys(names.kernel(key) for key in keys))
+    return _Texts(tuple(texts), {key: texts.index(names.kernel(key)) for key in keys})
+
+
+def _make_processes(world: World, names: NameSet) -> tuple[Process, ...]:
+    skew = np.rint(open_stream(world.seed, "gpu-skew").standard_normal(world.ranks) * world.gpu_skew_ns)
+    processes = []
+    for rank in range(world.ranks):
+        node, local = divmod(rank, world.node_size)
+        dp, tp = divmod(rank, world.attention_tp)
+        title = names.title.format(dp=dp, tp_part=f"_TP{tp}" if world.attention_tp > 1 else "", rank=rank)
+        device = tp if names.own_devices else local
+        pid = _FIRST_PID + local * 7
+        processes.append(Process(pid, title, world.thread_titles, device, local, f"node-{node:02d}", int(skew[rank])))
+    return tuple(processes)
+
+
+def _record_rank(timeline: Timeline, rank: int, texts: _Texts, ranges: RangeRows) -> RankRows:
+    world = timeline.world
+    calls_a_step = max(len(times.is_graph_call) for times in timeline.times) + 1
+    first_call = 1_000 + 37 * rank
+    kernels, copies, calls, replays = [], [], [], []
+    for lane, times in zip(timeline.lanes, timeline.times, strict=True):
+        call_ids = first_call + lane.steps[:, None] * calls_a_step + np.arange(len(times.is_graph_call))
+        kernels.append(_record_kernels(timeline, lane, times, rank, texts, call_ids))
+        copies.append(_record_copies(lane, times, rank, call_ids))
+        calls.append(_record_calls(lane, times, rank, call_ids))
+        replays.append(_record_replays(timeline, lane, times, rank, call_ids))
+    sync_ids = first_call + np.arange(world.run_steps) * calls_a_step + calls_a_step - 1
+    calls.append(_record_sync_calls(timeline, rank, sync_ids))
+    return RankRows(
+        kernels=join_rows(KernelRows, kernels),
+        copies=join_rows(CopyRows, copies),
+        calls=join_rows(CallRows, calls) if world.runtime_rows else empty_rows(CallRows),
+        syncs=_record_syncs(timeline, rank, sync_ids) if world.runtime_rows else empty_rows(SyncRows),
+        ranges=ranges,
+        replays=join_rows(ReplayRows, replays),
+    )
+
+
+def _record_kernels(
+    timeline: Timeline, lane: Lane, times: LaneTimes, rank: int, texts: _Texts, call_ids: Array
+) -> KernelRows:
+    world = timeline.world
+    whole = world.graph and world.graph_mode == "graph"
+    kept = [p for p, op in enumerate(lane.operations) if op.act != "copy" and not (whole and op.in_graph)]
+    ops = [lane.operations[position] for position in kept]
+    count = len(lane.steps)
+
+    def each(values: list[int]) -> Array:
+        return np.tile(np.asarray(values, np.int64), count)
+
+    comm = _COMM_STREAM if world.comm_stream else _STREAM
+    grids = [_grid(timeline, lane, op, rank) for op in ops]
+    return KernelRows(
+        start_ns=times.start_ns[:, kept, rank].ravel(),
+        end_ns=times.end_ns[:, kept, rank].ravel(),
+        stream=each([comm if op.act == "meet" else _STREAM for op in ops]),
+        name=each([texts.index[op.kernel_key] for op in ops]),
+        grid_x=np.stack(grids, axis=1).ravel() if grids else np.zeros(0, np.int64),
+        grid_y=each([16 if op.key == "attention" else 1 for op in ops]),
+        block_x=each([op.block for op in ops]),
+        call=call_ids[:, times.call_of[kept]].ravel(),
+        node=each([_FIRST_NODE + p if op.in_graph else NOT_IN_GRAPH for p, op in zip(kept, ops, strict=True)]),
+    )
+
+
+def _grid(timeline: Timeline, lane: Lane, op: Operation, rank: int) -> Array:
+    """Compute the number of blocks, one a row where a kernel is written so; graphs are captured at fixed rows."""
+    world = timeline.world
+    steps = lane.steps
+    prompt = 64 if lane.kind == "prefill" else 1
+    if op.act == "meet":
+        return np.full(len(steps), 36 if op.kernel_key.startswith("custom_reduce") else 24)
+    if op.scale == "all_rows":
+        rows = timeline.loads.all_rows[steps] * world.dp_size
+    elif op.scale in ("rows", "context") and "gemm" not in op.key:
+        loads = timeline.loads.rows[steps]
+        rows = np.broadcast_to(np.ceil(loads.max()), len(steps)) if op.in_graph else loads[:, rank]
+    else:
+        return np.full(len(steps), _PERSISTENT_GRID)
+    grid: Array = np.rint(rows * world.requests * prompt).astype(np.int64)
+    return grid
+
+
+def _record_copies(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> CopyRows:
+    kept = [position for position, op in enumerate(lane.operations) if op.act == "copy"]
+    keys = [lane.operations[position].key for position in kept]
+    count = len(lane.steps)
+    return CopyRows(
+        start_ns=times.start_ns[:, kept, rank].ravel(),
+        end_ns=times.end_ns[:, kept, rank].ravel(),
+        stream=np.full(count * len(kept), _STREAM),
+        kind=np.tile([COPY_TO_DEVICE if key == "input_copy" else COPY_TO_HOST for key in keys], count),
+        size_bytes=np.tile([_COPY_BYTES[key] for key in keys], count),
+        call=call_ids[:, times.call_of[kept]].ravel(),
+    )
+
+
+def _record_calls(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> CallRows:
+    names = []
+    for call, is_graph in enumerate(times.is_graph_call):
+        op = lane.operations[int(np.argmax(times.call_of == call))]
+        plain = _LAUNCH_DRIVER if op.key in _DRIVER_LAUNCHED else _LAUNCH
+        names.append(_GRAPH if is_graph else _COPY if op.act == "copy" else plain)
+    return CallRows(
+        times.call_start_ns[:, :, rank].ravel(),
+        times.call_end_ns[:, :, rank].ravel(),
+        np.tile(np.asarray(names, np.int64), len(lane.steps)),
+        call_ids.ravel(),
+    )
+
+
+def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> ReplayRows:
+    inside = [position for position, op in enumerate(lane.operations) if op.in_graph]
+    if timeline.world.graph_mode == "node" or not inside:
+        return empty_rows(ReplayRows)
+    count = len(lane.steps)
+    return ReplayRows(
+        times.start_ns[:, inside[0], rank],
+        times.end_ns[:, inside[-1], rank],
+        np.full(count, _STREAM),
+        np.full(count, 12),
+        call_ids[:, times.call_of[inside[0]]],
+    )
+
+
+def _record_sync_calls(timeline: Timeline, rank: int, sync_ids: Array) -> CallRows:
+    hosts = timeline.hosts
+    return CallRows(hosts.sync_start_ns[:, rank], hosts.sync_end_ns[:, rank], np.full(len(sync_ids), _SYNC), sync_ids)
+
+
+def _record_syncs(timeline: Timeline, rank: int, sync_ids: Array) -> SyncRows:
+    hosts = timeline.hosts
+    kind = SYNC_EVENT if "Event" in NAME_SETS[timeline.world.names].sync_call else SYNC_STREAM
+    return SyncRows(
+        hosts.sync_start_ns[:, rank] + 300,
+        hosts.sync_end_ns[:, rank] - 300,
+        np.full(len(sync_ids), _STREAM),
+        np.full(len(sync_ids), kind),
+        sync_ids,
+    )
+
+
+def _choose_cut(timeline: Timeline, rank: int) -> tuple[int, int]:
+    """Choose where a rank's profile begins and ends: somewhere inside the first and the last step."""
+    world = timeline.world
+    if not world.cut_edges:
+        return (0, int(np.iinfo(np.int64).max))
+    first, last = open_stream(world.seed, "cut", rank).uniform(0.2, 0.8, 2)
+    ends = timeline.step_end_ns
+    begin = int(timeline.hosts.gather_start_ns[0].min())
+    return (
+        round(begin + first * (int(ends[0]) - begin)),
+        round(int(ends[-2]) + last * (int(ends[-1]) - int(ends[-2]))),
+    )
+
+
+def _cut_rows(rows: RankRows, begin_ns: int, end_ns: int) -> RankRows:
+    """Keep what lies inside a rank's profile, in the order of start."""
+    return RankRows(
+        kernels=keep_rows(rows.kernels, begin_ns, end_ns),
+        copies=keep_rows(rows.copies, begin_ns, end_ns),
+        calls=keep_rows(rows.calls, begin_ns, end_ns),
+        syncs=keep_rows(rows.syncs, begin_ns, end_ns),
+        ranges=keep_rows(rows.ranges, begin_ns, end_ns),
+        replays=keep_rows(rows.replays, begin_ns, end_ns),
+    )

@@ -1,0 +1,215 @@
+"""Play a world: when every host call, kernel and meeting begins and ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprankdiag.harness.draws import WorldDraws, open_stream
+from dprankdiag.harness.events import Array
+from dprankdiag.harness.physics import Lane, Loads, build_lanes, host_delays
+from dprankdiag.harness.program import Operation
+from dprankdiag.harness.world import World
+
+START_NS = 20_000_000
+"""True time at which the first step begins."""
+
+_KERNEL_CALL_NS = 4_200
+_COPY_CALL_NS = 5_500
+_GRAPH_CALL_NS = 38_000
+_BETWEEN_CALLS_NS = 1_700
+_LAUNCH_LATENCY_NS = 1_300
+_METADATA_NS = 45_000
+_PREPARE_NS = 30_000
+_REACT_NS = 3_500
+_DEPENDENT_LEAD_NS = 2_400
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """When the operations of a lane happen: `(steps, operations, ranks)`, calls `(steps, calls, ranks)`.
+
+    Attributes:
+        call_of: `(operations,)` the call that launches each operation.
+        is_graph_call: `(calls,)` the call launches the step's graph.
+    """
+
+    start_ns: Array
+    end_ns: Array
+    call_start_ns: Array
+    call_end_ns: Array
+    call_of: Array
+    is_graph_call: Array
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """What the hosts do around a step: `(steps, ranks)` each."""
+
+    gather_start_ns: Array
+    gather_end_ns: Array
+    launch_start_ns: Array
+    sync_start_ns: Array
+    sync_end_ns: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A played world.
+
+    Attributes:
+        step_end_ns: `(steps,)` end of each step's last operation on any rank.
+    """
+
+    world: World
+    lanes: tuple[Lane, ...]
+    times: tuple[LaneTimes, ...]
+    hosts: HostTimes
+    loads: Loads
+    step_end_ns: Array
+
+    def wall_ns(self) -> int:
+        """Measure the time of all steps that are recorded whole."""
+        full = self.world.full_steps
+        begin = int(self.step_end_ns[full.start - 1]) if full.start else START_NS
+        return int(self.step_end_ns[full.stop - 1]) - begin
+
+
+def play(world: World) -> Timeline:
+    """Play all steps in order."""
+    lanes, draws, loads = build_lanes(world)
+    return _Player(world, lanes, draws, loads).run()
+
+
+class _Player:
+    """Hosts and GPUs of all ranks, moved on step by step."""
+
+    def __init__(self, world: World, lanes: list[Lane], draws: WorldDraws, loads: Loads) -> None:
+        self.world, self.lanes, self.draws, self.loads = world, lanes, draws, loads
+        self.before, self.after, self.burst = host_delays(world)
+        self.burst_place = open_stream(world.seed, "burst-place").random((world.run_steps, world.ranks))
+        self.host = np.full(world.ranks, START_NS, np.int64)
+        self.stream = np.full(world.ranks, START_NS, np.int64)
+        self.copied = np.full(world.ranks, START_NS, np.int64)
+        self.times = [_empty_times(world, lane) for lane in lanes]
+        self.marks = {
+            name: np.zeros((world.run_steps, world.ranks), np.int64) for name in HostTimes.__dataclass_fields__
+        }
+
+    def run(self) -> Timeline:
+        ends = np.zeros(self.world.run_steps, np.int64)
+        order = sorted(
+            (int(step), lane, row) for lane, it in enumerate(self.lanes) for row, step in enumerate(it.steps)
+        )
+        for step, lane, row in order:
+            self._meet_hosts(step)
+            self._launch(step, lane, row)
+            self._run_stream(lane, row)
+            self._synchronise(step, lane, row)
+            ends[step] = self.times[lane].end_ns[row].max()
+        hosts = HostTimes(**self.marks)
+        return Timeline(self.world, tuple(self.lanes), tuple(self.times), hosts, self.loads, ends)
+
+    def _meet_hosts(self, step: int) -> None:
+        gap = np.rint(self.world.host_gap_ns * self.draws.host_gap[step]).astype(np.int64)
+        self.host = self.host + gap + self.before[step]
+        self.marks["gather_start_ns"][step] = self.host
+        if self.world.metadata_gather:
+            self.host = self.host.max() + _METADATA_NS + self.draws.metadata_ns[step]
+        self.marks["gather_end_ns"][step] = self.host
+
+    def _launch(self, step: int, lane: int, row: int) -> None:
+        """Place the launch calls; a stall holds up one of them and all that follow."""
+        times = self.times[lane]
+        self.marks["launch_start_ns"][step] = self.host
+        first = self.host + _PREPARE_NS + self.after[step]
+        calls = len(times.is_graph_call)
+        leads = np.asarray([int(np.argmax(times.call_of == call)) for call in range(calls)])
+        base = np.asarray(
+            [_call_ns(self.lanes[lane], int(lead), bool(g)) for lead, g in zip(leads, times.is_graph_call, strict=True)]
+        )
+        cost = np.rint(base[:, None] * self.lanes[lane].draws.launch[row, leads]).astype(np.int64)
+        start = first + np.cumsum(cost + _BETWEEN_CALLS_NS, axis=0) - cost - _BETWEEN_CALLS_NS
+        places = 1 if self.world.graph else calls
+        stalled_call = np.floor(self.burst_place[step] * places).astype(np.int64)
+        start += np.where(np.arange(calls)[:, None] >= stalled_call, self.burst[step], 0)
+        times.call_start_ns[row], times.call_end_ns[row] = start, start + cost
+
+    def _run_stream(self, lane: int, row: int) -> None:
+        """Run the operations of a step on all ranks' streams."""
+        it, times = self.lanes[lane], self.times[lane]
+        starts, ends, call_end = times.start_ns[row], times.end_ns[row], times.call_end_ns[row]
+        group = self.world.attention_tp
+        free = self.stream
+        for position, op in enumerate(it.operations):
+            ready = call_end[times.call_of[position]] + _LAUNCH_LATENCY_NS
+            begin = np.maximum(free + it.draws.gap_ns[row, position], ready)
+            shown = begin
+            if position and self._starts_early(op):
+                lead = np.minimum(_DEPENDENT_LEAD_NS, (free - starts[position - 1]) // 2)
+                shown = np.maximum(free - lead, ready)
+                begin = np.maximum(free, shown)
+            if op.act == "meet":
+                arrival = starts[position - op.sent_by] if op.sent_by else begin
+                last = _last_arrival(arrival, group if op.among == "group" else self.world.ranks)
+                end = np.maximum(last + it.transfer_ns[row, position], begin + 900) + it.work_ns[row, position]
+            else:
+                end = begin + it.work_ns[row, position]
+            starts[position], ends[position] = shown, end
+            free = end
+            if op.host_waits:
+                self._hold_host(times, row, position, end)
+        self.stream = free
+
+    def _starts_early(self, op: Operation) -> bool:
+        """Tell whether a kernel may start before its predecessor ends; NCCL and DeepEP kernels never do."""
+        return self.world.dependent_launch and (op.act == "work" or op.kernel_key.startswith("custom_reduce"))
+
+    def _hold_host(self, times: LaneTimes, row: int, position: int, end: Array) -> None:
+        """Move the calls after an operation whose result the host needs."""
+        later = int(times.call_of[position]) + 1
+        held = np.maximum(end + _REACT_NS - times.call_start_ns[row, later], 0)
+        times.call_start_ns[row, later:] += held
+        times.call_end_ns[row, later:] += held
+
+    def _synchronise(self, step: int, lane: int, row: int) -> None:
+        """Wait for this step's result, or with overlap for the last step's."""
+        times = self.times[lane]
+        done = times.end_ns[row, -1]
+        begin = times.call_end_ns[row, -1] + 2_000
+        end = np.maximum(begin, self.copied if self.world.overlap else done) + _REACT_NS
+        self.marks["sync_start_ns"][step], self.marks["sync_end_ns"][step] = begin, end
+        self.copied = done
+        self.host = end
+
+
+def _last_arrival(arrival: Array, size: int) -> Array:
+    last: Array = np.repeat(arrival.reshape(-1, size).max(axis=1), size)
+    return last
+
+
+def _call_ns(lane: Lane, position: int, is_graph: bool) -> int:
+    if is_graph:
+        return _GRAPH_CALL_NS
+    return _COPY_CALL_NS if lane.operations[position].act == "copy" else _KERNEL_CALL_NS
+
+
+def _empty_times(world: World, lane: Lane) -> LaneTimes:
+    """Number the launch calls of a step: the graph has one, every other operation its own."""
+    call_of: list[int] = []
+    is_graph: list[bool] = []
+    for position, op in enumerate(lane.operations):
+        if not (op.in_graph and position and lane.operations[position - 1].in_graph):
+            is_graph.append(op.in_graph)
+        call_of.append(len(is_graph) - 1)
+    shape = (len(lane.steps), len(lane.operations), world.ranks)
+    calls = (len(lane.steps), len(is_graph), world.ranks)
+    return LaneTimes(
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+        np.zeros(calls, np.int64),
+        np.zeros(calls, np.int64),
+        np.asarray(call_of, np.int64),
+        np.asarray(is_graph, bool),
+    )

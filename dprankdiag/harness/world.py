@@ -1,0 +1,131 @@
+"""The description of a deployment to simulate: what it is, how it is recorded, what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dprankdiag.harness.events import GraphMode
+from dprankdiag.harness.faults import Fault
+from dprankdiag.harness.kernel_names import CUSTOM_REDUCE_SIZES
+
+Communication = Literal["nccl", "custom_all_reduce", "deepep", "deepep_normal"]
+Names = Literal["sglang", "vllm", "invented"]
+Annotations = Literal["none", "steps", "batch"]
+Files = Literal["one", "node", "rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One deployment in lockstep.
+
+    Attributes:
+        ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part.
+        attention_tp: ranks that share one DP rank's attention.
+        communication: gather and scatter by NCCL, by custom all-reduce, or DeepEP dispatch and combine (low-latency, or
+            normal mode, in which the host waits for the received counts; it cannot be captured in a graph).
+        receive_hook: low-latency DeepEP as two kernels of one name, of which the first never waits.
+        graph: decode runs as one CUDA graph launch a step, else one launch call a kernel.
+        graph_mode: what the profiler keeps of a replay: its kernels, or the whole as one row.
+        overlap: the host prepares the next step while the GPU runs this one.
+        metadata_gather: each step starts with an all-gather between the hosts.
+        dependent_launch: kernels start before their predecessor ends (programmatic dependent launch).
+        comm_stream: collectives run on a stream of their own.
+        lean: only the kernels that matter, for small files.
+        prefill_every: every so many steps all ranks process prompts instead of decoding; 0 never.
+        max_padding: rows after the gather are padded to the busiest rank's.
+        noise: standard deviation of the logarithm of every kernel's duration.
+        tail_share: share of kernels that take up to several times as long.
+        chip_spread: standard deviation of the GPUs' speeds.
+        load_spread: standard deviation of the DP ranks' KV tokens.
+        routing_spread: standard deviation of the tokens routed to a rank, drawn anew in every layer and step.
+        requests, context_tokens: per DP rank, per request.
+        attention_ns, expert_ns, transfer_ns: duration of attention, of both grouped GEMMs, of one gather.
+        host_gap_ns: work of the host between two steps.
+        annotations: no ranges; a range a step; also the batch's rows and KV tokens.
+        runtime_rows: launch and synchronise calls are recorded.
+        thread_titles: each process names its thread in full, else names are cut to 15 bytes.
+        files: one recording for all, one a node, one a rank.
+        ranks_per_node: 0 for all ranks on one node.
+        gpu_skew_ns, host_clock_ns, drift_ppm: standard deviations of a GPU's stamps against its host, of the hosts'
+            wall clocks, of the sessions' rates.
+    """
+
+    seed: int = 0
+    ranks: int = 8
+    steps: int = 40
+    layers: int = 8
+    attention_tp: int = 1
+    communication: Communication = "nccl"
+    receive_hook: bool = False
+    graph: bool = True
+    graph_mode: GraphMode = "node"
+    overlap: bool = False
+    metadata_gather: bool = True
+    dependent_launch: bool = False
+    comm_stream: bool = False
+    lean: bool = False
+    prefill_every: int = 0
+    max_padding: bool = False
+    noise: float = 0.02
+    tail_share: float = 0.0
+    chip_spread: float = 0.01
+    load_spread: float = 0.02
+    routing_spread: float = 0.08
+    requests: int = 16
+    context_tokens: int = 2000
+    attention_ns: int = 60_000
+    expert_ns: int = 75_000
+    transfer_ns: int = 16_000
+    host_gap_ns: int = 120_000
+    names: Names = "sglang"
+    annotations: Annotations = "batch"
+    runtime_rows: bool = True
+    thread_titles: bool = True
+    cut_edges: bool = False
+    files: Files = "one"
+    ranks_per_node: int = 0
+    gpu_skew_ns: int = 0
+    host_clock_ns: int = 0
+    drift_ppm: float = 0.0
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ranks % self.attention_tp:
+            raise ValueError(f"{self.ranks} ranks do not divide into attention groups of {self.attention_tp}")
+        if self.files == "one" and self.node_size < self.ranks:
+            raise ValueError("one recording cannot span several nodes")
+        if self.communication == "deepep_normal" and self.graph:
+            raise ValueError("normal-mode dispatch makes the host wait inside a step: it cannot run as a graph")
+        if self.communication == "custom_all_reduce" and self.ranks not in CUSTOM_REDUCE_SIZES:
+            raise ValueError(f"custom all-reduce joins {CUSTOM_REDUCE_SIZES} GPUs, not {self.ranks}")
+        if not self.communication.startswith("deepep") and any(it.kind == "receiver_queue" for it in self.faults):
+            raise ValueError("a receiver queue needs dispatch and combine")
+        outside = [rank for fault in self.faults for rank in fault.ranks if not 0 <= rank < self.ranks]
+        if outside:
+            raise ValueError(f"faults name ranks {outside} of {self.ranks}")
+
+    @property
+    def dp_size(self) -> int:
+        """Count the DP ranks."""
+        return self.ranks // self.attention_tp
+
+    @property
+    def run_steps(self) -> int:
+        """Count the steps that run, including those recorded in part."""
+        return self.steps + 2 if self.cut_edges else self.steps
+
+    @property
+    def full_steps(self) -> slice:
+        """Select the steps that are recorded whole."""
+        return slice(1, self.steps + 1) if self.cut_edges else slice(0, self.steps)
+
+    @property
+    def node_size(self) -> int:
+        """Count the ranks of a node."""
+        return self.ranks_per_node or self.ranks
+
+    def group_of(self, rank: int) -> tuple[int, ...]:
+        """List the ranks that share a rank's attention."""
+        first = rank - rank % self.attention_tp
+        return tuple(range(first, first + self.attention_tp))

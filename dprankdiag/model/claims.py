@@ -1,0 +1,58 @@
+"""What a classifier says before anything is priced: a cause, its ranks and steps, and what would undo it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.model.diagnosis import Alternative, Evidence, When, Who
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Multiply one component of the segments by a factor.
+
+    Attributes:
+        component: a name of `analysis.grid.COMPONENTS`, or "exit" or "transfer".
+        factors: one array a grid, broadcastable to `(n_steps, n_positions, n_ranks)`.
+    """
+
+    component: str
+    factors: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One cause and what would undo it. Prices are not a classifier's business.
+
+    Attributes:
+        ranks: positions among the group's members, ascending; empty where all are meant.
+        steps: `(n_steps,)` the steps of the recording that the claim covers.
+        undo: what removes the fault, total work conserved where work only moves.
+        proof: what removes it as if it had never been (for prediction of the steps outside the claim's window);
+            empty where that is the same as `undo`.
+        basis: "replayed", or "bound" where the loss is an upper bound.
+        support: share of resamples of the steps that give the same claim, 0 to 1.
+        loss_known: False where no counterfactual exists; the price stays null.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    steps: BoolArray
+    who: Who
+    when: When
+    summary: str
+    evidence: tuple[Evidence, ...]
+    alternatives: tuple[Alternative, ...]
+    undo: tuple[Undo, ...]
+    support: float
+    basis: str = "replayed"
+    layers: tuple[int, ...] | None = None
+    period_ns: int | None = None
+    proof: tuple[Undo, ...] = ()
+    loss_known: bool = True

@@ -1,0 +1,181 @@
+"""From files to a diagnosis: the whole program on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.observe import observe
+from dprankdiag.analysis.skews import measure_skews
+from dprankdiag.catalog.causes import load_causes
+from dprankdiag.catalog.kernels import FAMILIES, load_kernels
+from dprankdiag.catalog.ranges import load_ranges
+from dprankdiag.classifiers import ALL
+from dprankdiag.errors import UsageError
+from dprankdiag.model.claims import Claim
+from dprankdiag.model.diagnosis import Abstention, Diagnosis
+from dprankdiag.model.schema import Columns, take_rows
+from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.inputs import read_inputs
+from dprankdiag.pipelines.join import join_diagnoses
+from dprankdiag.pipelines.pricing import price
+from dprankdiag.pipelines.result_tables import tabulate
+from dprankdiag.pipelines.verdict import Part, conclude
+from dprankdiag.readers.gather import gather
+from dprankdiag.readers.rank_map import parse_rank_map
+from dprankdiag.units import NS_PER_S
+
+Progress = Callable[[str, "float | None"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may ask of a diagnosis.
+
+    Attributes:
+        window: seconds after the first analysed event, half open.
+        patterns: TOML file of kernel name patterns, tried before the catalogue's.
+        jobs: kept for parallel reading of many files.
+    """
+
+    rank_map: Path | None = None
+    expect_ranks: int | None = None
+    window: tuple[float, float] | None = None
+    patterns: Path | None = None
+    jobs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A diagnosis and the small tables that belong to it."""
+
+    diagnosis: Diagnosis
+    tables: dict[str, Columns]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """What a trace holds of one kernel name."""
+
+    family: str
+    operation: str
+    name: str
+    calls: int
+    total_ns: int
+    share_ratio: float
+    ranks: tuple[int, ...]
+
+
+def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Progress | None = None) -> Outcome:
+    """Read files, join them to deployments, and diagnose each.
+
+    Raises:
+        UsageError: a path does not exist, or the window is empty.
+        InputError: no input could be used.
+    """
+    options = options or Options()
+    tell = progress or (lambda text, share: None)
+    catalog = load_kernels(options.patterns)
+    rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
+    inputs = read_inputs(paths, progress)
+    traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
+    diagnoses: list[Diagnosis] = []
+    groups: list[Observations] = []
+    causes = load_causes()
+    for number, trace in enumerate(traces):
+        if options.window is not None:
+            trace = cut_window(trace, options.window)
+        tell("matching collectives", number / len(traces))
+        observed = observe(trace, catalog, load_ranges())
+        tell("judging", (number + 0.7) / len(traces))
+        judged = [_judge(group) for group in observed.groups]
+        accounts = tuple(
+            price(group, claims, causes) for group, (claims, _) in zip(observed.groups, judged, strict=True)
+        )
+        abstentions = tuple(item for _, abstained in judged for item in abstained)
+        diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
+        groups += observed.groups
+    return Outcome(join_diagnoses(diagnoses, inputs.unusable), tabulate(groups))
+
+
+def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
+    """Ask every classifier."""
+    skews = measure_skews(group)
+    claims: list[Claim] = []
+    abstentions: list[Abstention] = []
+    for classifier in ALL:
+        for item in classifier.judge(group, skews):
+            if isinstance(item, Claim):
+                claims.append(item)
+            else:
+                abstentions.append(item)
+    return claims, abstentions
+
+
+def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:
+    """Keep what lies wholly inside a window of seconds after the first event.
+
+    Raises:
+        UsageError: nothing lies in it.
+    """
+    first, last = _event_span(trace)
+    low, high = first + round(window[0] * NS_PER_S), first + round(window[1] * NS_PER_S)
+    tables = {}
+    kept = 0
+    for name, columns in trace.tables.items():
+        inside = (columns["start_ns"] >= low) & (columns["end_ns"] <= high)
+        tables[name] = take_rows(columns, inside)
+        kept += int(inside.sum()) if name in ("kernels", "ranges", "graph_replays") else 0
+    if not kept:
+        raise UsageError(
+            f"the window {window[0]:g}:{window[1]:g} s holds no events",
+            where="--window",
+            mend=f"events lie between 0 and {(last - first) / NS_PER_S:.6g} s",
+        )
+    return replace(trace, tables=tables, start_ns=low, end_ns=high)
+
+
+def _event_span(trace: Trace) -> tuple[int, int]:
+    named = [trace.tables[name] for name in ("kernels", "graph_replays")]
+    if not any(len(columns["start_ns"]) for columns in named):
+        named = [trace.tables["ranges"]]
+    starts = [int(columns["start_ns"].min()) for columns in named if len(columns["start_ns"])]
+    ends = [int(columns["end_ns"].max()) for columns in named if len(columns["end_ns"])]
+    return (min(starts), max(ends)) if starts else (trace.start_ns, trace.end_ns)
+
+
+def list_kernels(path: Path, patterns: Path | None = None) -> list[KernelRow]:
+    """List the kernels of a trace by name, the longest first, with the family each was given.
+
+    Raises:
+        UsageError, InputError: as `diagnose`.
+    """
+    catalog = load_kernels(patterns)
+    listed: list[KernelRow] = []
+    for trace in gather(read_inputs([path]).readings):
+        kernels = trace.tables["kernels"]
+        duration = kernels["end_ns"] - kernels["start_ns"]
+        n_names = len(trace.names.kernel_names)
+        total = np.zeros(n_names, np.int64)
+        np.add.at(total, kernels["name_id"], duration)
+        calls = np.bincount(kernels["name_id"], minlength=n_names)
+        wall = max(int(total.sum()), 1)
+        for name_id, name in enumerate(trace.names.kernel_names):
+            where = np.unique(kernels["rank"][kernels["name_id"] == name_id])
+            family, operation = catalog.classify(name.demangled, name.short)
+            listed.append(
+                KernelRow(
+                    FAMILIES[family],
+                    operation,
+                    name.demangled,
+                    int(calls[name_id]),
+                    int(total[name_id]),
+                    float(total[name_id]) / wall,
+                    tuple(trace.ranks[rank].rank for rank in where),
+                )
+            )
+    return sorted(listed, key=lambda row: (-row.total_ns, row.name))

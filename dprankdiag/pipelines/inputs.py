@@ -1,0 +1,72 @@
+"""From paths to readings: folders opened, kinds told apart, unusable inputs reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.sources import Reading, Source
+from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
+from dprankdiag.readers.sniff import sniff
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What could be read, and what could not."""
+
+    readings: tuple[Reading, ...]
+    unusable: tuple[Source, ...]
+
+
+def read_inputs(paths: Sequence[Path], progress: Progress | None = None) -> Inputs:
+    """Read every file given; a folder stands for its files.
+
+    A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
+    only if nothing else could be read.
+
+    Raises:
+        UsageError: a path does not exist.
+        InputError: a named file is no trace, or nothing could be read.
+    """
+    readings: list[Reading] = []
+    unusable: list[Source] = []
+    first: InputError | None = None
+    files = _list_files(paths)
+    for number, (path, named) in enumerate(files):
+        if progress is not None:
+            progress(f"reading {path.name}", number / len(files))
+        try:
+            sniff(path)
+            readings.append(NsysSqliteReader().read(path))
+        except DamagedInput as error:
+            first = first or error
+            unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(error),)))
+        except InputError as error:
+            if named:
+                raise
+            first = first or error
+            unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(error),)))
+    if not readings:
+        raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")
+    return Inputs(tuple(readings), tuple(unusable))
+
+
+def _list_files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+    """List the files to read, and whether the user named each one."""
+    files: list[tuple[Path, bool]] = []
+    for path in paths:
+        if path.is_dir():
+            try:
+                found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+            except OSError as error:
+                raise InputError(f"cannot list the folder ({error.strerror})", where=str(path)) from error
+            files += [(entry, False) for entry in found if not entry.is_dir()]
+        elif not path.exists() and not path.is_symlink():
+            raise UsageError("no such file or folder", where=str(path))
+        else:
+            files.append((path, True))
+    return files

@@ -1,0 +1,256 @@
+"""From claims to findings: replay without each, share the loss, grade it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import order_steps
+from dprankdiag.analysis.statistics import FloatArray, bootstrap_interval
+from dprankdiag.catalog.causes import Cause
+from dprankdiag.model.claims import Claim
+from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
+from dprankdiag.simulate.counterfactual import Shares, measure_replay_error, replay_with, run_steps, share_losses
+from dprankdiag.units import NS_PER_S, format_ns, format_ratio
+
+CRITICAL, WARNING = 0.10, 0.03
+WINDOW_STEPS = 20
+WINDOW_NS = 10 * NS_PER_S
+LEAST_LOSS = 0.005
+"""A claim whose replay wins back less than this share of its own window is not shown; it stays in `unexplained`."""
+
+BURST_STEPS, BURST_LOSS = 0.10, 0.80
+REPLAY_ERROR_LIMIT = 0.03
+MOST_CONFIDENT = 0.99
+ASSUMED_CONFIDENCE = 0.9
+PAIR_CONFIDENCE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The lost time of one lockstep group.
+
+    Attributes:
+        measured_ns, balanced_ns: `(n_steps,)` in order of time.
+        total_ns, unexplained_ns, jitter_ns: sums over the steps; None where the replay cannot be trusted.
+        hidden_ratio: share of the wall that systematic differences below every threshold could still cost.
+    """
+
+    findings: tuple[Finding, ...]
+    measured_ns: FloatArray
+    balanced_ns: FloatArray
+    total_ns: int | None
+    unexplained_ns: int | None
+    jitter_ns: int | None
+    interval: Interval | None
+    replay_error: float | None
+    hidden_ratio: float
+
+
+def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Cause]) -> Account:
+    """Price the claims of a group and turn those that cost something into findings."""
+    priced = [claim for claim in claims if claim.loss_known]
+    shares = share_losses(seen.grids, priced)
+    lost = [_in_time(seen, row) for row in shares.lost]
+    measured, balanced = _in_time(seen, shares.measured), _in_time(seen, shares.balanced)
+    error = measure_replay_error(seen.grids)
+    trusted = error is None or error <= REPLAY_ERROR_LIMIT
+    findings: list[Finding] = []
+    kept = np.zeros(seen.n_steps)
+    for claim, row in zip(priced, lost, strict=True):
+        finding = _make_finding(seen, claim, row, measured, causes, trusted)
+        if finding is not None:
+            findings.append(finding)
+            kept += row
+    findings += [_unpriced(seen, claim, causes) for claim in claims if not claim.loss_known]
+    total = measured - balanced
+    return Account(
+        tuple(findings),
+        measured,
+        balanced,
+        round(float(total.sum())) if trusted else None,
+        round(float((total - kept).sum())) if trusted else None,
+        round(max(float((shares.balanced - shares.even).sum()), 0.0)) if trusted else None,
+        bootstrap_interval(total, measured) if trusted else None,
+        error,
+        _hidden_ratio(seen, priced, shares),
+    )
+
+
+def _in_time(seen: Observations, by_grid: FloatArray) -> FloatArray:
+    """Reorder steps from grid order to order of time."""
+    sizes = np.cumsum([len(grid.number) for grid in seen.grids])[:-1]
+    return order_steps(seen, np.split(by_grid, sizes))
+
+
+def _make_finding(
+    seen: Observations,
+    claim: Claim,
+    lost: FloatArray,
+    measured: FloatArray,
+    causes: Mapping[str, Cause],
+    trusted: bool,
+) -> Finding | None:
+    covered = np.flatnonzero(claim.steps)
+    window = slice(int(covered[0]), int(covered[-1]) + 1)
+    lost_ns = float(lost.sum())
+    ratio = lost_ns / float(measured.sum())
+    window_ratio = float(lost[window].sum()) / float(measured[window].sum())
+    if window_ratio < LEAST_LOSS or lost_ns <= 0:
+        return None
+    span = TimeWindow(int(seen.start_ns[window][0]), int(seen.end_ns[window][-1]))
+    wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS
+    interval = bootstrap_interval(lost, measured)
+    when = _refine_when(claim.when, lost)
+    onset = when == "onset"
+    return Finding(
+        "",
+        claim.cause,
+        seen.ranks[0].engine,
+        tuple(seen.ranks[position].rank for position in claim.ranks),
+        claim.layers,
+        claim.who,
+        when,
+        grade(window_ratio if wide else ratio),
+        round(lost_ns) if trusted else None,
+        ratio if trusted else None,
+        window_ratio if trusted else None,
+        interval if trusted else None,
+        claim.basis,
+        round(lost_ns) if trusted else None,
+        _confidence(seen, claim),
+        span,
+        span.start_ns if onset else None,
+        claim.period_ns,
+        _summarise(claim, lost, ratio, int(claim.steps.sum())),
+        (*claim.evidence, *_prove_onset(seen, claim, measured)),
+        claim.alternatives,
+        _remedies(causes, claim.cause, ratio if trusted else None, interval if trusted else None, claim.basis),
+    )
+
+
+def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:
+    covered = np.flatnonzero(claim.steps)
+    span = TimeWindow(int(seen.start_ns[covered[0]]), int(seen.end_ns[covered[-1]]))
+    return Finding(
+        "",
+        claim.cause,
+        seen.ranks[0].engine,
+        tuple(seen.ranks[position].rank for position in claim.ranks),
+        claim.layers,
+        claim.who,
+        claim.when,
+        causes[claim.cause].default_severity,
+        None,
+        None,
+        None,
+        None,
+        claim.basis,
+        None,
+        _confidence(seen, claim),
+        span,
+        span.start_ns if claim.when == "onset" else None,
+        claim.period_ns,
+        claim.summary,
+        claim.evidence,
+        claim.alternatives,
+        _remedies(causes, claim.cause, None, None, "documented"),
+    )
+
+
+def grade(ratio: float) -> Severity:
+    """Grade a share of the wall."""
+    return "critical" if ratio >= CRITICAL else "warning" if ratio >= WARNING else "info"
+
+
+def _refine_when(when: When, lost: FloatArray) -> When:
+    """Call it a burst where a tenth of the steps holds four fifths of the loss."""
+    if when == "periodic" or lost.sum() <= 0:
+        return when
+    few = max(1, int(BURST_STEPS * len(lost)))
+    top = np.sort(lost)[::-1][:few].sum()
+    return "burst" if top >= BURST_LOSS * lost.sum() else "steady" if when == "burst" else when
+
+
+def _confidence(seen: Observations, claim: Claim) -> float:
+    """Take the share of resamples that agree, capped by how well the ranks are known."""
+    most = MOST_CONFIDENT
+    if any(seen.ranks[position].grade == "assumed" for position in claim.ranks):
+        most = ASSUMED_CONFIDENCE
+    if seen.n_ranks == 2:
+        most = min(most, PAIR_CONFIDENCE)
+    return float(np.clip(claim.support, 0.05, most))
+
+
+def _summarise(claim: Claim, lost: FloatArray, ratio: float, steps: int) -> str:
+    each = float(lost[claim.steps].sum()) / max(steps, 1)
+    bound = "up to " if claim.basis == "bound" else ""
+    where = f"in each of {steps} steps" if steps > 1 else "in one step"
+    return f"{claim.summary}; costs {bound}{format_ns(each)} {where}, {format_ratio(ratio)} of all time"
+
+
+def _remedies(
+    causes: Mapping[str, Cause], key: str, gain: float | None, interval: Interval | None, basis: str
+) -> tuple[Remedy, ...]:
+    """List the catalogue's actions; the replayed gain belongs to the first, which removes the cause."""
+    remedies = []
+    for number, action in enumerate(causes[key].remedies):
+        first = number == 0 and gain is not None
+        remedies.append(
+            Remedy(
+                action.key,
+                action.text,
+                gain if first else None,
+                basis if first else "documented",
+                interval if first else None,
+            )
+        )
+    return tuple(remedies)
+
+
+def _prove_onset(seen: Observations, claim: Claim, measured: FloatArray) -> list[Evidence]:
+    """Replay the claim's steps as if the fault had never been, and compare with the steps outside."""
+    grid_id = 0
+    inside = seen.select(grid_id, claim.steps)
+    if claim.when != "onset" or min(inside.sum(), (~inside).sum()) < WINDOW_STEPS:
+        return []
+    undos = [replace(undo) for undo in (claim.proof or claim.undo)]
+    without = replay_with(seen.grids, undos)[: len(inside)]
+    predicted = float(np.median(without[inside]))
+    outside = float(np.median(seen.grids[grid_id].duration_ns[~inside]))
+    error = abs(predicted - outside) / outside
+    text = f"without it these steps would take {format_ns(predicted)}; the other steps take {format_ns(outside)}"
+    return [Evidence("onset_error_ratio", error, "ratio", text, 0.0, int(inside.sum()))]
+
+
+def _hidden_ratio(seen: Observations, claims: Sequence[Claim], shares: Shares) -> float:
+    """Replay with every rank at the mean segment of its position: what systematic difference is left."""
+    extra = []
+    for grid_id, grid in enumerate(seen.grids):
+        segment = grid.segment.astype(np.float64)
+        for claim in claims:
+            for undo in claim.undo:
+                if undo.component in grid.components:
+                    segment = segment + grid.components[undo.component] * (undo.factors[grid_id] - 1.0)
+        typical = np.median(segment, axis=0)
+        shift = np.zeros_like(typical)
+        for group in np.unique(grid.group):
+            member = grid.group == group
+            mean = np.where(member, typical, 0.0).sum(axis=1) / np.maximum(member.sum(axis=1), 1)
+            shift = np.where(member, typical - mean[:, None], shift)
+        extra.append((segment, shift))
+    evened, plain = 0.0, 0.0
+    for grid, (segment, shift) in zip(seen.grids, extra, strict=True):
+        rest: tuple[Any, ...] = (
+            grid.transfer.astype(np.float64),
+            grid.exit.astype(np.float64),
+            grid.entry.astype(float),
+        )
+        plain += float(run_steps(grid, np.maximum(segment, 0), *rest).sum())
+        evened += float(run_steps(grid, np.maximum(segment - shift, 0), *rest).sum())
+    wall = float(shares.measured.sum())
+    return max(plain - evened, 0.0) / wall if wall else 0.0

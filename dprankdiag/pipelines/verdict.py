@@ -1,0 +1,243 @@
+"""From accounts to one diagnosis: status, headline, the account of lost time, abstentions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.observe import Observed
+from dprankdiag.catalog.identifiability import load_identifiability
+from dprankdiag.model.diagnosis import (
+    Abstention,
+    CauseLoss,
+    Diagnosis,
+    Finding,
+    Interval,
+    Lost,
+    Status,
+    StepTime,
+    TimeAccount,
+)
+from dprankdiag.model.ranks import Rank
+from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.pricing import WARNING, Account
+from dprankdiag.units import format_ns, format_ratio
+
+FEWEST_STEPS = 20
+FEWEST_MATCHED = 0.8
+CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What was found in one trace."""
+
+    trace: Trace
+    observed: Observed
+    accounts: tuple[Account, ...]
+    abstentions: tuple[Abstention, ...]
+
+
+def conclude(part: Part) -> Diagnosis:
+    """Make the diagnosis of one trace."""
+    findings = _number([finding for account in part.accounts for finding in account.findings])
+    lost = _lost(part, findings)
+    abstentions = tuple(_abstain(part, findings))
+    reasons = list(part.observed.reasons) + list(_hiding(part))
+    status = _status(findings, lost, reasons)
+    return Diagnosis(
+        status,
+        _headline(status, findings, reasons, part),
+        part.trace.sources,
+        _rank_times(part),
+        _time(part),
+        _step(part),
+        lost,
+        findings,
+        abstentions,
+        tuple(_notes(part, reasons)),
+    )
+
+
+def _number(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    ordered = sorted(findings, key=lambda item: (-(item.lost_ns or 0), item.cause, item.ranks, item.window.start_ns))
+    return tuple(replace(item, id=f"f{number}") for number, item in enumerate(ordered, 1))
+
+
+def _status(findings: Sequence[Finding], lost: Lost, reasons: Sequence[str]) -> Status:
+    if any(finding.severity in ("critical", "warning") for finding in findings):
+        return "findings"
+    if any(finding.cause == "uniform.slow" for finding in findings):
+        return "uniform"
+    if reasons or lost.interval is None or lost.interval[1] >= WARNING:
+        return "inconclusive"
+    return "healthy"
+
+
+def _hiding(part: Part) -> Iterator[str]:
+    """Say what could hide a skew of three per cent (DESIGN 3, healthy)."""
+    if not part.observed.groups:
+        return
+    steps = sum(group.n_steps for group in part.observed.groups)
+    if steps < FEWEST_STEPS:
+        yield f"only {steps} comparable steps were recorded"
+    if part.trace.missing_ranks:
+        missing = ", ".join(str(rank) for rank in part.trace.missing_ranks)
+        yield f"rank {missing} was not recorded"
+    ratio = part.observed.matched_ratio
+    if ratio is not None and ratio < FEWEST_MATCHED:
+        yield f"only {format_ratio(ratio)} of the collective calls could be matched between the ranks"
+    if any(group.abilities.whole_graphs for group in part.observed.groups):
+        yield "CUDA graphs were recorded whole: what happens between the collectives inside them is not visible"
+    uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
+    yield from sorted(uneven)
+    for account in part.accounts:
+        if account.replay_error is not None and account.total_ns is None:
+            yield f"the replay misses held-out steps by {format_ratio(account.replay_error)}, so no lost time is given"
+        if account.hidden_ratio >= WARNING:
+            yield (
+                f"ranks differ systematically by {format_ratio(account.hidden_ratio)} of the time, "
+                "within what the ranks scatter among themselves"
+            )
+
+
+def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str], part: Part) -> str:
+    if status == "findings":
+        worst = findings[0] if findings[0].lost_ns is not None else next(f for f in findings if f.severity != "info")
+        more = sum(finding.severity != "info" for finding in findings) - 1
+        return worst.summary + (f" (and {more} more)" if more > 0 else "")
+    if status == "uniform":
+        return "No rank stands out, but all ranks alike are slower than in the rest of the recording"
+    if status == "healthy":
+        steps = sum(group.n_steps for group in part.observed.groups)
+        return f"No rank holds the others back: {steps} steps compared on {_count_ranks(part)} ranks"
+    return "Cannot tell which rank is slow: " + (reasons[0] if reasons else "the ranks are not compared well enough")
+
+
+def _count_ranks(part: Part) -> int:
+    return sum(group.n_ranks for group in part.observed.groups)
+
+
+def _lost(part: Part, findings: Sequence[Finding]) -> Lost:
+    accounts = part.accounts
+    if not accounts or any(account.total_ns is None for account in accounts):
+        return Lost(None, None, None, (), None, None, None)
+    wall = sum(float(account.measured_ns.sum()) for account in accounts)
+    total = sum(account.total_ns or 0 for account in accounts)
+    by_cause: Counter[str] = Counter()
+    for finding in findings:
+        if finding.lost_ns is not None:
+            by_cause[finding.cause] += finding.lost_ns
+    causes = tuple(CauseLoss(cause, lost, lost / wall) for cause, lost in sorted(by_cause.items(), key=lambda i: -i[1]))
+    gpu = sum(
+        (account.total_ns or 0) * group.n_ranks for account, group in zip(accounts, part.observed.groups, strict=True)
+    )
+    unexplained = total - sum(item.lost_ns or 0 for item in causes)
+    jitter = sum(account.jitter_ns or 0 for account in accounts)
+    return Lost(total, total / wall, _interval(accounts, wall), causes, unexplained, jitter, gpu)
+
+
+def _interval(accounts: Sequence[Account], wall: float) -> Interval:
+    """Join the groups' intervals; what stays below every threshold widens the upper end."""
+    low = high = 0.0
+    for account in accounts:
+        weight = float(account.measured_ns.sum()) / wall
+        bounds = account.interval or (0.0, 0.0)
+        low += weight * bounds[0]
+        high += weight * (bounds[1] + (account.hidden_ratio if not account.findings else 0.0))
+    return low, high
+
+
+def _step(part: Part) -> StepTime:
+    if not part.accounts:
+        return StepTime(None, None)
+    measured = np.concatenate([account.measured_ns for account in part.accounts])
+    balanced = np.concatenate([account.balanced_ns for account in part.accounts])
+    trusted = all(account.total_ns is not None for account in part.accounts)
+    return StepTime(round(float(np.median(measured))), round(float(np.median(balanced))) if trusted else None)
+
+
+def _time(part: Part) -> TimeAccount:
+    groups = part.observed.groups
+    kinds: Counter[str] = Counter()
+    for group in groups:
+        for grid in group.grids:
+            kinds[grid.kind] += len(grid.number)
+    errors = [account.replay_error for account in part.accounts if account.replay_error is not None]
+    return TimeAccount(
+        part.observed.alignment.clock,
+        min((int(group.start_ns[0]) for group in groups), default=None),
+        max((int(group.end_ns[-1]) for group in groups), default=None),
+        sum(group.n_steps for group in groups),
+        dict(sorted(kinds.items())),
+        part.observed.meetings,
+        part.observed.matched_ratio,
+        part.observed.alignment.residual_ns,
+        max(errors) if errors else None,
+    )
+
+
+def _rank_times(part: Part) -> tuple[Rank, ...]:
+    """Give every rank its time in the analysed steps; work, wait, transfer and idle add up to it."""
+    times: dict[tuple[str, int], Rank] = {}
+    for group in part.observed.groups:
+        for position, rank in enumerate(group.ranks):
+            times[rank.engine, rank.rank] = _with_times(group, position, rank)
+    return tuple(times.get((rank.engine, rank.rank), rank) for rank in part.trace.ranks)
+
+
+def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
+    segment = work = wait = transfer = 0
+    for grid in group.grids:
+        here = grid.segment[:, :, position]
+        busy = sum(grid.components[name][:, :, position] for name in ("attention", "expert", "probe", "other"))
+        work += int(np.minimum(busy, np.maximum(here, 0)).sum())
+        segment += int(here.sum())
+        wait += int(grid.wait[:, :, position].sum())
+        transfer += int(grid.own_transfer[:, :, position].sum())
+    return replace(rank, work_ns=work, wait_ns=wait, transfer_ns=transfer, idle_ns=max(segment - work, 0))
+
+
+def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
+    found = {finding.cause for finding in findings}
+    said: set[str] = set()
+    for abstention in part.abstentions:
+        if abstention.cause not in found and abstention.cause not in said:
+            said.add(abstention.cause)
+            yield abstention
+    if not part.observed.groups and part.observed.reasons:
+        recapture = load_identifiability()["single_point.gpu"]["trace-kernels"].get_it_with
+        for cause in CLASSES:
+            yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
+
+
+def _lacked(part: Part) -> tuple[str, ...]:
+    lacked = {name for source in part.trace.sources for name in source.lacked}
+    return tuple(sorted(lacked))
+
+
+def _notes(part: Part, reasons: Sequence[str]) -> Iterator[str]:
+    yield from part.trace.notes
+    yield from reasons
+    for capture in part.trace.captures:
+        yield from (f"the profiler says: {text}" for text in capture.diagnostics[:3])
+    for refusal in part.observed.refusals:
+        if part.observed.groups:
+            yield f"{refusal.channel}: {refusal.reason}"
+    if part.observed.left_out:
+        yield f"{part.observed.left_out} steps of rare or incomplete kinds were left out"
+    for group in part.observed.groups:
+        if group.basis == "meeting":
+            yield "no step borders show: every collective stands for itself"
+        if group.n_ranks == 2:
+            yield "two ranks have no spread of their own: only clear differences are claimed"
+    if part.observed.alignment.unaligned:
+        names = ", ".join(str(part.trace.ranks[rank].rank) for rank in part.observed.alignment.unaligned)
+        yield f"rank {names}: its clock could not be aligned on collectives"
+    residual = part.observed.alignment.residual_ns
+    if residual is not None:
+        yield f"clocks were aligned on the ends of collectives, to {format_ns(residual)}"

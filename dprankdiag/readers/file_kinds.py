@@ -1,0 +1,82 @@
+"""Name what a file that is no SQLite database holds, and the command that helps."""
+
+from __future__ import annotations
+
+import shlex
+import zlib
+from pathlib import Path
+
+_SIGNATURES = (
+    (b"PK\x03\x04", "a zip archive", "unzip {file}"),
+    (b"\x28\xb5\x2f\xfd", "a zstd-compressed file", "unzstd {file}"),
+    (b"\xfd7zXZ\0", "an xz-compressed file", "unxz {file}"),
+    (b"BZh", "a bzip2-compressed file", "bunzip2 {file}"),
+    (b"PAR1", "a Parquet file", "nsys export --type sqlite REPORT.nsys-rep"),
+    (b"ARROW1", "an Arrow file", "nsys export --type sqlite REPORT.nsys-rep"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "nsys export --type sqlite REPORT.nsys-rep"),
+    (b"** This file contains an SQLite", "a SQLite recovery file", "export it again"),
+    (b"\x7fELF", "a program", ""),
+)
+_REPORTS = {
+    ".nsys-rep": "an Nsight Systems report",
+    ".qdrep": "an Nsight Systems report (old format)",
+    ".qdstrm": "an unfinished Nsight Systems recording",
+}
+_TORCH_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
+_TORCH = ("a torch profiler trace", "torch profiler traces are not read yet; record with nsys profile")
+_GUNZIP_BYTES = 4096
+
+
+def describe_content(path: Path, head: bytes) -> tuple[str, str]:
+    """Return what a file is and what the user can do, by its name and first bytes."""
+    file = shlex.quote(str(path))
+    suffix = path.suffix.lower()
+    if suffix in _REPORTS:
+        return _REPORTS[suffix], f"nsys export --type sqlite {file}"
+    if head.startswith(b"\x1f\x8b"):
+        return _describe_gzip(head, file)
+    for signature, what, mend in _SIGNATURES:
+        if head.startswith(signature):
+            return what, mend.format(file=file)
+    if head[257:262] == b"ustar":
+        return "a tar archive", f"tar -xf {file}"
+    return _describe_text(head)
+
+
+def _describe_gzip(head: bytes, file: str) -> tuple[str, str]:
+    try:
+        content = zlib.decompressobj(31).decompress(head, _GUNZIP_BYTES)
+    except zlib.error:
+        content = b""
+    if content.startswith(b"SQLite format 3"):
+        return "a gzip-compressed SQLite database", f"gunzip -k {file}"
+    if _is_json(content):
+        what, mend = _describe_json(content)
+        return f"{what}, gzip-compressed", mend
+    return "a gzip-compressed file", f"gunzip -k {file}"
+
+
+def _describe_text(head: bytes) -> tuple[str, str]:
+    if _is_json(head):
+        return _describe_json(head)
+    if not head.strip(b"\0"):
+        return "a file of zero bytes", "copy or export it again"
+    if b"\0" in head:
+        return "binary data of an unknown kind", "nsys export --type sqlite REPORT.nsys-rep"
+    if head.lstrip().startswith((b"PRAGMA foreign_keys", b"BEGIN TRANSACTION", b"CREATE TABLE")):
+        return "a SQL dump", "load it: sqlite3 NEW.sqlite < DUMP"
+    try:
+        head[:-3].decode("utf-8")
+    except UnicodeDecodeError:
+        return "binary data of an unknown kind", "nsys export --type sqlite REPORT.nsys-rep"
+    return "a text file", "nsys export --type sqlite REPORT.nsys-rep"
+
+
+def _is_json(content: bytes) -> bool:
+    return content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+
+
+def _describe_json(content: bytes) -> tuple[str, str]:
+    if any(mark in content for mark in _TORCH_MARKS):
+        return _TORCH
+    return "a JSON file", "nsys export --type sqlite REPORT.nsys-rep"

@@ -1,0 +1,171 @@
+"""Join the readings of several files into deployments: one time axis, ranks in place of processes, one set of names."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dprankdiag.errors import InputError
+from dprankdiag.model.schema import ABSENT_NS, Columns, Table, join_rows, take_rows
+from dprankdiag.model.sources import Names, Reading, Source, Trace
+from dprankdiag.model.traces import TRACE_TABLES
+from dprankdiag.readers.base import Array
+from dprankdiag.readers.rank_map import Seat, find_seats
+from dprankdiag.readers.rank_order import RankOrder, order_ranks
+from dprankdiag.readers.row_order import split_ranks
+from dprankdiag.readers.session_clocks import Placement, group_by_time, place_sessions
+
+_TIMES = ("start_ns", "end_ns", "launch_ns")
+_IDS = {
+    ("kernels", "name_id"): "kernel_names",
+    ("kernels", "shape_id"): "shapes",
+    ("calls", "name_id"): "call_names",
+    ("os_calls", "name_id"): "call_names",
+    ("ranges", "name_id"): "range_names",
+    ("ranges", "domain_id"): "domain_names",
+}
+_POOLS = ("kernel_names", "shapes", "call_names", "range_names", "domain_names")
+
+
+def gather(
+    readings: Sequence[Reading], *, rank_map: Mapping[str, int] | None = None, expect_ranks: int | None = None
+) -> tuple[Trace, ...]:
+    """Join readings into one deployment for each span of time.
+
+    Args:
+        readings: one a file.
+        rank_map: ranks by ``pid:PID``, ``FILE``, ``FILE:PID`` or ``FILE:PID:DEVICE``; they win over all evidence.
+        expect_ranks: how many ranks there should be; else what the files announce.
+
+    Returns:
+        One trace a deployment. Recordings whose known UTC spans do not overlap come apart, with a note.
+
+    Raises:
+        InputError: a recording is given twice, or two files claim the same rank.
+        UsageError: the rank map does not fit the files.
+    """
+    if not readings:
+        return ()
+    _refuse_twins(readings)
+    mapped = find_seats(rank_map, readings) if rank_map else {}
+    groups = group_by_time(readings)
+    traces = []
+    for group in groups:
+        own = {(group.index(number), actor): rank for (number, actor), rank in mapped.items() if number in group}
+        trace = _join([readings[number] for number in group], own, expect_ranks)
+        traces.append(_note_parting(trace, len(groups)) if len(groups) > 1 else trace)
+    return tuple(traces)
+
+
+def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks: int | None) -> Trace:
+    order = order_ranks(readings, mapped, expect_ranks)
+    used = [number for number, reading in enumerate(readings) if reading.actors]
+    placements = dict(zip(used, place_sessions([readings[number].session for number in used]), strict=True))
+    if _keeps_everything(readings, order):
+        names, tables = readings[0].names, dict(readings[0].tables)
+    else:
+        names, moves = _join_names(readings)
+        tables = {table.name: _join_table(table, readings, order, placements, moves) for table in TRACE_TABLES}
+    domain = {number: position for position, number in enumerate(used)}
+    spans = [(readings[number].session, placements[number].offset_ns) for number in used]
+    return Trace(
+        ranks=order.ranks,
+        clock_domain=np.array([domain[number] for number, _ in order.seats], np.int16),
+        domain_hosts=tuple(readings[number].session.host for number in used),
+        domain_precision=tuple(placements[number].precision for number in used),
+        names=names,
+        tables=tables,
+        sources=tuple(_fill_source(reading, number, order) for number, reading in enumerate(readings)),
+        captures=tuple(readings[number].capture for number in used),
+        start_ns=min((session.start_ns + offset for session, offset in spans), default=0),
+        end_ns=max((session.end_ns + offset for session, offset in spans), default=0),
+        missing_ranks=order.missing,
+        notes=order.notes + _note_clocks(readings, placements),
+    )
+
+
+def _keeps_everything(readings: Sequence[Reading], order: RankOrder) -> bool:
+    """Say whether the only reading has its actors in the order of the ranks, so that its tables serve as they are."""
+    return len(readings) == 1 and [actor for _, actor in order.seats] == list(range(len(order.seats)))
+
+
+def _join_table(
+    table: Table,
+    readings: Sequence[Reading],
+    order: RankOrder,
+    placements: Mapping[int, Placement],
+    moves: Sequence[Mapping[str, Array]],
+) -> Columns:
+    rows = {
+        number: split_ranks(readings[number].tables[table.name], len(readings[number].actors)) for number in placements
+    }
+    parts = []
+    for rank, (number, actor) in enumerate(order.seats):
+        part = dict(take_rows(readings[number].tables[table.name], rows[number][actor]))
+        part["rank"] = np.full(len(part["rank"]), rank, np.int16)
+        _shift(part, placements[number].offset_ns)
+        for column in part:
+            pool = _IDS.get((table.name, column))
+            if pool and len(part[column]):
+                part[column] = moves[number][pool][part[column]]
+        parts.append(part)
+    return join_rows(table, parts)
+
+
+def _shift(part: Columns, offset_ns: int) -> None:
+    for column in _TIMES if offset_ns else ():
+        if column in part:
+            part[column] = np.where(part[column] == ABSENT_NS, ABSENT_NS, part[column] + offset_ns)
+
+
+def _join_names(readings: Sequence[Reading]) -> tuple[Names, list[dict[str, Array]]]:
+    """Join the names of all readings; return them and, by reading and kind, where each old id went."""
+    pools: dict[str, dict[Hashable, int]] = {pool: {} for pool in _POOLS}
+    pools["domain_names"][""] = 0
+    moves = []
+    for reading in readings:
+        old = {pool: getattr(reading.names, pool) for pool in _POOLS}
+        moves.append(
+            {
+                pool: np.array([pools[pool].setdefault(name, len(pools[pool])) for name in names], np.int32)
+                for pool, names in old.items()
+            }
+        )
+    return Names(**{pool: tuple(found) for pool, found in pools.items()}), moves  # type: ignore[arg-type]
+
+
+def _fill_source(reading: Reading, number: int, order: RankOrder) -> Source:
+    pairs = zip(order.seats, order.ranks, strict=True)
+    return replace(reading.source, ranks=tuple(rank.rank for (owner, _), rank in pairs if owner == number))
+
+
+def _refuse_twins(readings: Sequence[Reading]) -> None:
+    seen: dict[Hashable, str] = {}
+    for reading in readings:
+        for print_ in (Path(reading.source.path).resolve(), _fingerprint(reading)):
+            if print_ in seen:
+                raise InputError(
+                    f"the same recording twice, {seen[print_]} and {reading.source.path}", mend="give each file once"
+                )
+        seen[Path(reading.source.path).resolve()] = reading.source.path
+        if reading.actors:
+            seen[_fingerprint(reading)] = reading.source.path
+
+
+def _fingerprint(reading: Reading) -> Hashable:
+    """Return what two copies of one recording share and two recordings do not."""
+    actors = tuple((actor.pid, actor.device) for actor in reading.actors)
+    return reading.session, actors, reading.source.kernels
+
+
+def _note_parting(trace: Trace, n_groups: int) -> Trace:
+    note = f"the recordings given share no time and are judged apart ({n_groups} groups)"
+    return replace(trace, notes=(note, *trace.notes))
+
+
+def _note_clocks(readings: Sequence[Reading], placements: Mapping[int, Placement]) -> tuple[str, ...]:
+    unknown = [readings[number].source.path for number, placed in placements.items() if placed.precision == "unknown"]
+    return (f"no clock places {', '.join(unknown)} beside the other recordings",) if unknown else ()

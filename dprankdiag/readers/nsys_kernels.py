@@ -1,0 +1,148 @@
+"""Read the kernels of an export: 15 columns in, under 64 bytes a kernel kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprankdiag.model.schema import ABSENT_NS, Columns, count_rows
+from dprankdiag.model.sources import KernelName, Shape
+from dprankdiag.readers.base import Array
+from dprankdiag.readers.column_buffer import ColumnBuffer
+from dprankdiag.readers.nsys_actors import ActorIndex, pair_keys
+from dprankdiag.readers.nsys_database import NsysDatabase, want
+from dprankdiag.readers.nsys_names import fetch_texts
+from dprankdiag.readers.row_order import sort_rows
+from dprankdiag.readers.vocabulary import Vocabulary
+
+TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+_WANTED = (
+    want("start", absent=ABSENT_NS),
+    want("end", absent=ABSENT_NS),
+    want("globalPid"),
+    want("deviceId"),
+    want("streamId"),
+    want("correlationId"),
+    want("demangledName", "shortName", absent=-1),
+    want("shortName", "demangledName", absent=-1),
+    want("graphNodeId"),
+    *(want(name, absent=1) for name in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")),
+)
+_DTYPES = {
+    "start_ns": "int64",
+    "end_ns": "int64",
+    "stream": "int32",
+    "name_id": "int32",
+    "shape_id": "int32",
+    "in_graph": "bool",
+    "pair": "int16",
+    "correlation": "uint32",
+}
+# Largest launch dimensions in bits: grid 2^31-1, 65535, 65535; block 1024, 1024, 64.
+# Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications.
+_GRID_BITS = (31, 16, 16)
+_BLOCK_BITS = (11, 11, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class RawKernels:
+    """Kernels before their actors are known.
+
+    Attributes:
+        columns: as `_DTYPES`; `pair` is a position in `pairs`, `correlation` the low 32 bits of correlationId.
+        pairs: pair keys seen.
+        name_pairs: `(demangled id, short id)` by name_id.
+        shapes: by shape_id.
+        rows: rows in the file, including the dropped ones.
+        dropped: rows without end, or with an end before the start.
+    """
+
+    columns: Columns
+    pairs: Array
+    name_pairs: list[tuple[int, int]]
+    shapes: tuple[Shape, ...]
+    rows: int
+    dropped: int
+
+
+class _Shapes:
+    """Numbers launch shapes."""
+
+    def __init__(self) -> None:
+        self._grids, self._blocks, self._both = Vocabulary(), Vocabulary(), Vocabulary()
+
+    def encode(self, dimensions: list[Array]) -> Array:
+        grid = self._grids.encode(_pack(dimensions[:3], _GRID_BITS)).astype(np.int64)
+        block = self._blocks.encode(_pack(dimensions[3:], _BLOCK_BITS))
+        return self._both.encode((grid << 32) | block)
+
+    def list(self) -> tuple[Shape, ...]:
+        grids, blocks = self._grids.values().tolist(), self._blocks.values().tolist()
+        both = self._both.values().tolist()
+        return tuple(_shape(grids[code >> 32], blocks[code & 0xFFFFFFFF]) for code in both)
+
+
+def read_kernels(db: NsysDatabase) -> RawKernels:
+    """Read all kernels, in file order."""
+    pairs, names, shapes = Vocabulary(), Vocabulary(), _Shapes()
+    buffer = ColumnBuffer(_DTYPES, db.bound_rows(TABLE) if db.has(TABLE) else 0)
+    for start, end, pid, device, stream, correlation, demangled, short, node, *dimensions in db.batches(TABLE, _WANTED):
+        buffer.append(
+            {
+                "start_ns": start,
+                "end_ns": end,
+                "stream": stream & 0x7FFFFFFF,
+                "name_id": names.encode((demangled << 32) | (short & 0xFFFFFFFF)),
+                "shape_id": shapes.encode(dimensions),
+                "in_graph": node != 0,
+                "pair": pairs.encode(pair_keys(pid, device)),
+                "correlation": correlation & 0xFFFFFFFF,
+            }
+        )
+    columns = buffer.finish()
+    rows = count_rows(columns)
+    valid = (columns["start_ns"] != ABSENT_NS) & (columns["end_ns"] >= columns["start_ns"])
+    if not valid.all():
+        columns = {name: values[valid] for name, values in columns.items()}
+    name_pairs = [(code >> 32, _signed32(code & 0xFFFFFFFF)) for code in names.values().tolist()]
+    return RawKernels(columns, pairs.values(), name_pairs, shapes.list(), rows, rows - count_rows(columns))
+
+
+def place_kernels(raw: RawKernels, actors: ActorIndex) -> Columns:
+    """Put actors in place of process and device and sort by (actor, start); keeps `correlation` for the launches.
+
+    Takes the columns over: `raw.columns` is spent afterwards.
+    """
+    columns = raw.columns
+    pair = columns.pop("pair")
+    columns["rank"] = np.take(actors.find_pairs(raw.pairs), pair) if len(raw.pairs) else np.empty(0, np.int16)
+    return sort_rows(columns)
+
+
+def name_kernels(db: NsysDatabase, raw: RawKernels) -> tuple[KernelName, ...]:
+    """Look up the kernels' names, in the order of name_id."""
+    texts = fetch_texts(db, {number for pair in raw.name_pairs for number in pair})
+    return tuple(KernelName(texts[demangled], texts[short]) for demangled, short in raw.name_pairs)
+
+
+def _pack(dimensions: list[Array], bits: tuple[int, ...]) -> Array:
+    packed = np.zeros(len(dimensions[0]), np.int64)
+    for values, width in zip(dimensions, bits, strict=True):
+        packed = (packed << width) | (values & ((1 << width) - 1))
+    return packed
+
+
+def _shape(grid: int, block: int) -> Shape:
+    return (
+        grid >> 32,
+        (grid >> 16) & 0xFFFF,
+        grid & 0xFFFF,
+        block >> 22,
+        (block >> 11) & 0x7FF,
+        block & 0x7FF,
+    )
+
+
+def _signed32(value: int) -> int:
+    return value - (1 << 32) if value >= 1 << 31 else value

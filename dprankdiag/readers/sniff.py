@@ -1,0 +1,127 @@
+"""Say what kind of input a file is by its content, or why it cannot be used and what would mend that."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.readers.file_kinds import describe_content
+from dprankdiag.readers.nsys_database import list_tables
+
+NSYS_SQLITE = "nsys-sqlite"
+_EXPECTED = "expected an Nsight Systems SQLite export"
+_AGAIN = "copy or export it again"
+_MAGIC = b"SQLite format 3\0"
+_HEAD_BYTES = 4096
+_HEADER_BYTES = 100
+_SHOWN_TABLES = 6
+_NSYS_TABLES = (
+    "CUPTI_ACTIVITY_KIND_",
+    "NVTX_EVENTS",
+    "TARGET_INFO_",
+    "OSRT_API",
+    "META_DATA_",
+    "EXPORT_META_DATA",
+    "ANALYSIS_DETAILS",
+    "PROCESSES",
+)
+
+
+def sniff(path: Path) -> str:
+    """Return the kind of input that a file is: "nsys-sqlite".
+
+    Never blocks: anything but a regular file is refused before it is opened.
+
+    Raises:
+        UsageError: there is no such path.
+        InputError: it is something else; says what, what was expected, and the command that helps.
+        DamagedInput: it is of the right kind but cut short, locked, empty or broken.
+    """
+    size = _check_regular(path)
+    head = _read_head(path)
+    if size == 0:
+        raise DamagedInput(f"empty file (0 bytes), {_EXPECTED}", where=str(path), mend="export or copy it again")
+    if not _MAGIC.startswith(head[: len(_MAGIC)]):
+        what, mend = describe_content(path, head)
+        raise InputError(f"{what}, {_EXPECTED}", where=str(path), mend=mend)
+    _check_journal(path)
+    _check_whole(path, head, size)
+    return _judge_tables(path, list_tables(path))
+
+
+def _check_regular(path: Path) -> int:
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise UsageError("no such file", where=str(path)) from error
+    except PermissionError as error:
+        raise InputError("no permission to reach it", where=str(path), mend="ask for read access") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not a usable path ({error})", where=str(path)) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"a folder, {_EXPECTED}", where=str(path), mend="name the files in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"not a regular file (pipe, socket or device), {_EXPECTED}", where=str(path))
+    return status.st_size
+
+
+def _read_head(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except PermissionError as error:
+        raise InputError("no permission to read it", where=str(path), mend="ask for read access") from error
+    except OSError as error:
+        raise InputError(f"cannot be opened ({error.strerror})", where=str(path)) from error
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _check_journal(path: Path) -> None:
+    journal = path.with_name(f"{path.name}-journal")
+    try:
+        runs = journal.stat().st_size > 0
+    except OSError:
+        runs = False
+    if runs:
+        raise DamagedInput(
+            f"its export still runs or was broken off ({journal.name} lies beside it)",
+            where=str(path),
+            mend="wait for nsys export to end, or export again",
+        )
+
+
+def _check_whole(path: Path, head: bytes, size: int) -> None:
+    """Compare the file's size with the one its header tells.
+
+    Source: https://www.sqlite.org/fileformat.html, section 1.3 (page size at 16, page count at 28, valid only if the
+    change counter at 24 equals the version-valid-for number at 92).
+    """
+    if size < _HEADER_BYTES or len(head) < _HEADER_BYTES:
+        raise DamagedInput(f"incomplete copy or export, {size} bytes of a SQLite file", where=str(path), mend=_AGAIN)
+    page_bytes = int.from_bytes(head[16:18], "big")
+    page_bytes = 65_536 if page_bytes == 1 else page_bytes
+    expected = page_bytes * int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
+    if size < expected:
+        raise DamagedInput(f"incomplete copy or export, {size} of {expected} bytes", where=str(path), mend=_AGAIN)
+
+
+def _judge_tables(path: Path, tables: list[str]) -> str:
+    if "StringIds" in tables and any(table.startswith(_NSYS_TABLES) for table in tables):
+        return NSYS_SQLITE
+    if not tables:
+        raise DamagedInput(f"a SQLite database without tables, {_EXPECTED}", where=str(path), mend="export it again")
+    what, mend = _name_database(tables)
+    raise InputError(f"{what}, {_EXPECTED}", where=str(path), mend=mend)
+
+
+def _name_database(tables: list[str]) -> tuple[str, str]:
+    if any(table.startswith("rocpd_") for table in tables):
+        return "a rocprofv3 (rocpd) database", "AMD traces are not read"
+    if "StringTable" in tables and any(table.startswith("CUPTI_ACTIVITY_KIND_") for table in tables):
+        return "an nvprof database", "record with nsys profile instead; nvprof exports are not read"
+    if any("dlprof" in table.lower() for table in tables):
+        return "a DLProf database", "give the Nsight Systems export that DLProf was run on"
+    shown = ", ".join(sorted(tables)[:_SHOWN_TABLES]) + (", ..." if len(tables) > _SHOWN_TABLES else "")
+    return f"a SQLite database of another program (tables {shown})", "nsys export --type sqlite REPORT.nsys-rep"

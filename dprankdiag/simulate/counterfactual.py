@@ -1,0 +1,213 @@
+"""Replay the measured step graph with claims undone, and share the lost time among them.
+
+The graph is max-plus: a collective ends at the group's last arrival plus its transfer, a rank leaves it with the exit
+lateness it was measured to have, and reaches its next meeting after its own segment.
+
+Source: a collective that ends at max(start) + transfer, as in Lin et al., "Understanding Stragglers in Large Model
+Training Using What-if Analysis" (OSDI 2025); sharing by Shapley, "A Value for n-Person Games" (1953).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.model.claims import Claim, Undo
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+EXACT_CLAIMS = 8
+PERMUTATIONS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each claim costs, step by step.
+
+    Attributes:
+        measured: `(n_steps,)` replayed wall time as it was, steps ordered by grid and row.
+        balanced: `(n_steps,)` with every claim undone.
+        lost: `(n_claims, n_steps)`; its sum over claims is measured - balanced.
+        even: `(n_steps,)` balanced, and every segment at its mean: what noise costs is balanced - even.
+    """
+
+    measured: FloatArray
+    balanced: FloatArray
+    lost: FloatArray
+    even: FloatArray
+
+
+def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArray:
+    """Replay the steps of a grid with components scaled.
+
+    Args:
+        undos: (component, factor) with factors broadcastable to `(n_steps, n_positions, n_ranks)`.
+
+    Returns:
+        `(n_steps,)` wall time of each step, ns.
+    """
+    segment = grid.segment.astype(np.float64)
+    exit_ns = grid.exit.astype(np.float64)
+    transfer = grid.transfer.astype(np.float64)
+    entry = grid.entry.astype(np.float64)
+    scale: dict[str, FloatArray] = {}
+    for component, factor in undos:
+        scale[component] = scale[component] * factor if component in scale else np.asarray(factor, np.float64)
+    for component, factor in scale.items():
+        if component == "exit":
+            exit_ns, entry = _scale_exit(exit_ns, entry, factor)
+        elif component == "transfer":
+            transfer = transfer * factor
+        else:
+            segment = segment + grid.components[component] * (factor - 1.0)
+    return run_steps(grid, np.maximum(segment, 0.0), transfer, exit_ns, entry)
+
+
+def _scale_exit(exit_ns: FloatArray, entry: FloatArray, factor: FloatArray) -> tuple[FloatArray, FloatArray]:
+    full = np.broadcast_to(factor, exit_ns.shape)
+    # What was late out of the last meeting of the step before is undone like the last meeting of this one.
+    return exit_ns * full, entry * full[:, -1, :]
+
+
+def run_steps(
+    grid: StepGrid, segment: FloatArray, transfer: FloatArray, exit_ns: FloatArray, entry: FloatArray
+) -> FloatArray:
+    """Run the max-plus recursion over the positions of a grid.
+
+    Args:
+        segment, transfer, exit_ns: `(n_steps, n_positions, n_ranks)`.
+        entry: `(n_steps, n_ranks)`.
+    """
+    ready = entry
+    end = ready
+    for position in range(segment.shape[1]):
+        arrival = ready + segment[:, position]
+        group = grid.group[position]
+        if (group == group[0]).all():
+            last = arrival.max(axis=1, keepdims=True)
+        else:
+            last = np.empty_like(arrival)
+            for member_group in np.unique(group):
+                members = group == member_group
+                last[:, members] = arrival[:, members].max(axis=1, keepdims=True)
+        end = last + transfer[:, position]
+        waits = grid.waits[:, position]
+        ready = np.where(waits, end + exit_ns[:, position], arrival + grid.own_transfer[:, position])
+    return np.asarray(end.max(axis=1))
+
+
+def share_losses(grids: Sequence[StepGrid], claims: Sequence[Claim]) -> Shares:
+    """Share the time that the claims cost among them by Shapley value.
+
+    Exact up to `EXACT_CLAIMS` claims, else over seeded permutations.
+    """
+    cache: dict[frozenset[int], FloatArray] = {}
+
+    def wall(undone: frozenset[int]) -> FloatArray:
+        if undone not in cache:
+            cache[undone] = _replay_all(grids, [undo for index in sorted(undone) for undo in claims[index].undo])
+        return cache[undone]
+
+    everything = frozenset(range(len(claims)))
+    measured, balanced = wall(frozenset()), wall(everything)
+    exact = len(claims) <= EXACT_CLAIMS
+    lost = _shapley_exact(len(claims), wall) if exact else _shapley_sampled(len(claims), wall)
+    even = _replay_even(grids, [undo for claim in claims for undo in claim.undo])
+    return Shares(measured, balanced, lost.reshape(len(claims), len(measured)), even)
+
+
+def _shapley_exact(n: int, wall: Callable[[frozenset[int]], FloatArray]) -> FloatArray:
+    lost = []
+    for index in range(n):
+        others = [other for other in range(n) if other != index]
+        share = np.zeros_like(wall(frozenset()))
+        for size in range(n):
+            weight = factorial(size) * factorial(n - size - 1) / factorial(n)
+            for chosen in combinations(others, size):
+                before = frozenset(chosen)
+                share += weight * (wall(before) - wall(before | {index}))
+        lost.append(share)
+    return np.array(lost) if lost else np.empty((0, len(wall(frozenset()))))
+
+
+def _shapley_sampled(n: int, wall: Callable[[frozenset[int]], FloatArray]) -> FloatArray:
+    random = np.random.default_rng(0)
+    lost = np.zeros((n, len(wall(frozenset()))))
+    for _ in range(PERMUTATIONS):
+        undone: frozenset[int] = frozenset()
+        for index in random.permutation(n):
+            after = undone | {int(index)}
+            lost[index] += (wall(undone) - wall(after)) / PERMUTATIONS
+            undone = after
+    return lost
+
+
+def replay_with(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
+    """Replay all grids with the given undos; steps ordered by grid and row."""
+    return _replay_all(grids, undos)
+
+
+def _replay_all(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
+    return np.concatenate(
+        [replay(grid, [(undo.component, undo.factors[index]) for undo in undos]) for index, grid in enumerate(grids)]
+    )
+
+
+def _replay_even(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
+    """Replay with the claims undone and every segment at its mean over the steps of its kind."""
+    walls = []
+    for index, grid in enumerate(grids):
+        segment = grid.segment.astype(np.float64)
+        for undo in undos:
+            if undo.component in COMPONENTS:
+                segment = segment + grid.components[undo.component] * (undo.factors[index] - 1.0)
+        mean = np.broadcast_to(segment.mean(axis=0, keepdims=True).clip(0), segment.shape)
+        transfer = np.broadcast_to(grid.transfer.mean(axis=0, keepdims=True), segment.shape)
+        exit_ns = np.broadcast_to(grid.exit.mean(axis=0, keepdims=True), segment.shape)
+        entry = np.broadcast_to(grid.entry.mean(axis=0, keepdims=True), grid.entry.shape)
+        walls.append(run_steps(grid, mean, transfer, exit_ns, entry))
+    return np.concatenate(walls)
+
+
+def measure_replay_error(grids: Sequence[StepGrid]) -> float | None:
+    """Predict odd steps from even ones: fit segments on even steps, replay, compare the walls.
+
+    The segments of the neighbouring even steps stand in for an odd step's own, transfers likewise.
+
+    Returns:
+        |Σ predicted − Σ measured| / Σ measured over the odd steps, or None with too few steps.
+    """
+    predicted_ns, measured_ns = 0.0, 0.0
+    for grid in grids:
+        n = len(grid.number)
+        odd = np.arange(1, n - 1, 2)
+        if len(odd) < 3:
+            continue
+        wall = np.zeros(len(odd))
+        for neighbour in (odd - 1, odd + 1):
+            wall += (
+                run_steps(
+                    _take(grid, neighbour),
+                    grid.segment[neighbour].astype(np.float64),
+                    grid.transfer[neighbour].astype(np.float64),
+                    grid.exit[neighbour].astype(np.float64),
+                    grid.entry[neighbour].astype(np.float64),
+                )
+                / 2
+            )
+        predicted_ns += float(wall.sum())
+        measured_ns += float(grid.duration_ns[odd].sum())
+    return abs(predicted_ns - measured_ns) / measured_ns if measured_ns else None
+
+
+def _take(grid: StepGrid, rows: IntArray) -> StepGrid:
+    from dataclasses import replace
+
+    return replace(grid, waits=grid.waits[rows], own_transfer=grid.own_transfer[rows])

@@ -1,0 +1,176 @@
+"""Save a diagnosis with its small tables as one file, and read it back.
+
+A bundle (``.dprank``) is a zip archive without compression of its own: ``diagnosis.json`` first, in the published
+schema, then one ``<table>.parquet`` a table. Equal content gives equal bytes: members have a fixed date and are sorted
+by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.model.bundle import SCHEMA_VERSION, TOOL_NAME, make_document
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.schema import Columns
+
+SUFFIX = ".dprank"
+DIAGNOSIS_MEMBER = "diagnosis.json"
+TABLE_SUFFIX = ".parquet"
+FIXED_DATE = (1980, 1, 1, 0, 0, 0)
+"""The earliest date a zip member can have.
+
+Source: APPNOTE.TXT of the zip format, section 4.4.6 (MS-DOS dates count years from 1980).
+"""
+
+_ZIP_START = b"PK\x03\x04"
+_NAME_OFFSET = 30
+"""Where the first member's name begins. Source: APPNOTE.TXT, section 4.3.7 (local file header)."""
+
+_MEND = "save one with: dprankdiag analyze TRACE -o FILE.dprank"
+
+
+def save_bundle(path: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
+    """Write a bundle in one move: a reader sees the old file or the whole new one.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    replace_file(path, pack_bundle(diagnosis, tables))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file beside its target and move it there when complete; nothing is left behind on failure."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, _default_mode())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _default_mode() -> int:
+    """Return the permissions a new file gets; the temporary file is private until then."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> bytes:
+    """Make the bytes of a bundle."""
+    document = json.dumps(make_document(diagnosis), ensure_ascii=True, allow_nan=False, indent=1)
+    members = [(DIAGNOSIS_MEMBER, document.encode("ascii"))]
+    members += [(f"{name}{TABLE_SUFFIX}", _pack_table(tables[name])) for name in sorted(tables)]
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members:
+            info = zipfile.ZipInfo(name, FIXED_DATE)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def _pack_table(columns: Columns) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = BytesIO()
+    arrays = {name: _make_array(values) for name, values in columns.items()}
+    pq.write_table(pa.table(arrays), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _make_array(values: Any) -> Any:
+    import pyarrow as pa
+
+    if values.dtype.kind in "OU":
+        return pa.array(values.tolist(), type=pa.string())
+    return pa.array(values)
+
+
+def is_bundle(path: Path) -> bool:
+    """Tell by its first bytes, or failing that by its suffix, whether a file is meant as a bundle."""
+    if path.is_dir():
+        return False
+    if path.suffix.lower() == SUFFIX:
+        return True
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(_NAME_OFFSET + len(DIAGNOSIS_MEMBER))
+    except OSError:
+        return False
+    return start.startswith(_ZIP_START) and start[_NAME_OFFSET:] == DIAGNOSIS_MEMBER.encode()
+
+
+def load_bundle(path: Path) -> tuple[Diagnosis, dict[str, Columns]]:
+    """Read a bundle back.
+
+    Raises:
+        InputError: not a bundle, damaged, or made by a version with another schema.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if DIAGNOSIS_MEMBER not in names:
+                raise InputError(f"a zip archive without {DIAGNOSIS_MEMBER}", where=str(path), mend=_MEND)
+            diagnosis = parse_diagnosis(archive.read(DIAGNOSIS_MEMBER), where=str(path))
+            tables = {
+                name.removesuffix(TABLE_SUFFIX): _unpack_table(archive.read(name), f"{path}/{name}")
+                for name in names
+                if name.endswith(TABLE_SUFFIX)
+            }
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise DamagedInput(f"not a whole bundle ({error})", where=str(path), mend=_MEND) from error
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+    return diagnosis, tables
+
+
+def _unpack_table(content: bytes, where: str) -> Columns:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(BytesIO(content))
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedInput("not a Parquet table", where=where, mend=_MEND) from error
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def parse_diagnosis(content: bytes | str, *, where: str = "") -> Diagnosis:
+    """Read a published diagnosis.
+
+    Raises:
+        InputError: not JSON, not a diagnosis, or of another schema version.
+    """
+    import msgspec
+
+    try:
+        document = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedInput(f"not JSON ({error})", where=where, mend=_MEND) from error
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise InputError(f"JSON, but not a diagnosis of {TOOL_NAME}", where=where, mend=_MEND)
+    version = document["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"schema version {version}, expected {SCHEMA_VERSION}",
+            where=where,
+            mend=f"read it with the {TOOL_NAME} that wrote it, or analyse the trace again",
+        )
+    try:
+        return msgspec.convert(document, Diagnosis)
+    except msgspec.ValidationError as error:
+        raise InputError(f"not a diagnosis: {error}", where=where, mend=_MEND) from error
