@@ -7,7 +7,7 @@ channels share a grid; only they are compared with each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,23 @@ class StepGrid:
     def duration_ns(self) -> IntArray:
         """Wall time of each step, `(n_steps,)`."""
         return np.asarray(self.end_ns - self.start_ns)
+
+    def take(self, rows: IntArray) -> StepGrid:
+        """Return the grid of some of its steps."""
+        return replace(
+            self,
+            number=self.number[rows],
+            start_ns=self.start_ns[rows],
+            end_ns=self.end_ns[rows],
+            segment=self.segment[rows],
+            components={name: values[rows] for name, values in self.components.items()},
+            wait=self.wait[rows],
+            transfer=self.transfer[rows],
+            own_transfer=self.own_transfer[rows],
+            entry=self.entry[rows],
+            exit=self.exit[rows],
+            waits=self.waits[rows],
+        )
 
 
 def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Participation]:

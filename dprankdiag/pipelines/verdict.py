@@ -27,7 +27,7 @@ from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.pricing import WARNING, Account
 from dprankdiag.units import format_ns, format_ratio
 
-FEWEST_STEPS = 20
+FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
 CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
 

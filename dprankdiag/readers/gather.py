@@ -158,7 +158,9 @@ def _refuse_twins(readings: Sequence[Reading]) -> None:
 def _fingerprint(reading: Reading) -> Hashable:
     """Return what two copies of one recording share and two recordings do not."""
     actors = tuple((actor.pid, actor.device) for actor in reading.actors)
-    return reading.session, actors, reading.source.kernels
+    rows = [reading.tables[name] for name in ("kernels", "graph_replays", "ranges")]
+    sums = tuple(int(columns[time].sum()) for columns in rows for time in ("start_ns", "end_ns"))
+    return reading.session, actors, sums
 
 
 def _note_parting(trace: Trace, n_groups: int) -> Trace:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -101,20 +101,28 @@ class _ArrowReader:
         except (ImportError, OSError) as error:
             raise _AdbcStopped from error
         try:
-            connection = dbapi.connect(self._uri) if self._idle.empty() else self._idle.get_nowait()
-            with connection.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ARROW_ROWS)})
-                cursor.execute(sql)
-                batches = list(cursor.fetch_record_batch())
-            self._idle.put(connection)
+            connection = self._take() or dbapi.connect(self._uri)
+            try:
+                with connection.cursor() as cursor:
+                    cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ARROW_ROWS)})
+                    cursor.execute(sql)
+                    batches = list(cursor.fetch_record_batch())
+            finally:
+                self._idle.put(connection)
         except (adbc_driver_manager.Error, ArrowException, OSError) as error:
             raise _AdbcStopped from error
         return batches
 
     def close(self) -> None:
         """Close the connections that no thread uses any more."""
-        while not self._idle.empty():
-            self._idle.get_nowait().close()
+        while connection := self._take():
+            connection.close()
+
+    def _take(self) -> Any:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return None
 
 
 def _stream_arrow(query: Query, uri: str) -> Iterator[Any]:
