@@ -9,8 +9,12 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import EP_FAMILIES, Skews
 from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.statistics import robust_sd
 
 FEWEST_MEETINGS = 8
+CLEARLY = 0.8
+"""A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
+
 FOLLOWS_TOKENS = 0.5
 """Least correlation of lateness with the rank's own expert work, over meetings, to call it a receiver queue."""
 
@@ -24,8 +28,6 @@ class LateExit:
         operations: operations in which it occurs.
         lateness_ns: mean lateness of the named ranks a meeting.
         correlation: of lateness with the rank's own expert work; None if not measurable.
-        own_clock_ns: the same lateness seen by the rank's own clock alone (its calls when it came last against the
-            others' when they did); None if the ranks did not take turns.
     """
 
     standout: Standout
@@ -33,7 +35,6 @@ class LateExit:
     operations: tuple[str, ...]
     lateness_ns: float
     correlation: float | None
-    own_clock_ns: float | None
 
 
 def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
@@ -43,16 +44,15 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
     for standout in (*collective, *ep):
         if standout in ep and any(np.array_equal(standout.mask, other.mask) for other in collective):
             continue
-        own_clock = _own_clock(seen, standout)
         by_operation = _by_operation(seen, standout)
         peak = max(by_operation.values())
-        if own_clock is not None and own_clock < 0.5 * float(np.mean(list(by_operation.values()))):
-            # Seen by its own clock the call is no longer than others': the clocks differ, not the exits.
+        reading = _tell_clock_from_exit(seen, standout)
+        if reading == "clock" or (reading == "open" and peak <= seen.abilities.clock_bound_ns):
             continue
         late = tuple(sorted(name for name, value in by_operation.items() if value > 0.33 * peak))
         correlation = _correlation(seen, standout)
         verdict = _verdict(seen, standout in ep, late, set(by_operation), correlation)
-        found.append(LateExit(standout, verdict, late, peak, correlation, own_clock))
+        found.append(LateExit(standout, verdict, late, peak, correlation))
     return found
 
 
@@ -101,18 +101,26 @@ def _correlation(seen: Observations, standout: Standout) -> float | None:
     return float(np.corrcoef(late, work)[0, 1])
 
 
-def _own_clock(seen: Observations, standout: Standout) -> float | None:
+def _tell_clock_from_exit(seen: Observations, standout: Standout) -> str:
+    """Tell whether late ends are late exits or a clock that runs ahead.
+
+    A rank that really leaves late comes late to the next meeting and its own pace sets the pace of the group; if only
+    its clock is ahead, the group keeps to whoever is last once its times are set back. The reading under which
+    transfers scatter less is the right one.
+
+    Returns:
+        "exit", "clock" or "open".
+    """
     grid = seen.grids[0]
     rows = _rows(seen, standout)
-    last = grid.wait[rows] == 0
-    own = grid.own_transfer[rows].astype(np.float64)
-    mine = last & standout.mask[None, None, :]
-    others = last & ~standout.mask[None, None, :]
-    if mine.sum() < FEWEST_MEETINGS or others.sum() < FEWEST_MEETINGS:
-        return None
-    differences = []
-    for position in range(own.shape[1]):
-        here, there = mine[:, position], others[:, position]
-        if here.sum() >= 3 and there.sum() >= 3:
-            differences.append(np.median(own[:, position][here]) - np.median(own[:, position][there]))
-    return float(np.mean(differences)) if differences else None
+    arrival = grid.wait[rows].max(axis=2, keepdims=True) - grid.wait[rows]
+    offset = np.where(standout.mask, np.median(grid.exit[rows], axis=(0, 1)), 0.0)
+    shifted = arrival - offset[None, None, :]
+    change = shifted.max(axis=2) - arrival.max(axis=2)
+    as_exit = grid.transfer[rows][:, :, 0].astype(np.float64)
+    as_clock = as_exit - change
+    exit_scatter = float(np.mean(robust_sd(as_exit, axis=0)))
+    clock_scatter = float(np.mean(robust_sd(as_clock, axis=0)))
+    if exit_scatter <= CLEARLY * clock_scatter:
+        return "exit"
+    return "clock" if clock_scatter <= CLEARLY * exit_scatter else "open"

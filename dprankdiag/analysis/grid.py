@@ -180,7 +180,8 @@ def build_grids(
             participations[rank].set_id[begin[step, rank] : stop[step, rank]].tobytes()
             for rank in range(len(participations))
         )
-        kinds.setdefault((*signature, _phase(segments, begin[step], stop[step])), []).append(step)
+        content = segments[0].counts[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
+        kinds.setdefault((*signature, content, _phase(segments, begin[step], stop[step])), []).append(step)
     grids = []
     left_out = 0
     for signature, steps in kinds.items():

@@ -9,6 +9,7 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 
 ROWS_ALIKE = 0.10
 """Rows within a tenth of the peers' count as equal (DESIGN 3: load.context before load.requests)."""
@@ -23,13 +24,16 @@ class LoadSkew:
 
     Attributes:
         kind: "context", "requests", "prefill", "idle" or "unknown".
-        row_ratio: rows of the heavier ranks over the rest's; None if no launch shape tells.
+        row_ratio: requests of the heavier ranks over the rest's, from batch annotations, else from launch shapes;
+            None if neither tells.
+        held_ratio: KV tokens held, likewise, from batch annotations.
         post_ratio: expert work of the heavier ranks over the rest's; None if there is none.
     """
 
     standout: Standout
     kind: str
     row_ratio: float | None
+    held_ratio: float | None
     post_ratio: float | None
 
 
@@ -41,11 +45,32 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
     found = []
     for standout in skews.attention:
         mask = standout.mask
-        rows = None
-        if seen.row_ratio is not None and (~mask).any():
-            rows = float(np.mean(seen.row_ratio[mask]) / max(float(np.median(seen.row_ratio[~mask])), 1e-9))
-        found.append(LoadSkew(standout, _kind(seen, standout, rows), rows, _post_ratio(seen, skews, standout)))
+        rows = _compare(_annotated(seen, standout, "requests"), mask)
+        if rows is None:
+            rows = _compare(seen.row_ratio, mask)
+        held = _compare(_annotated(seen, standout, "held_tokens"), mask)
+        kind = _kind(seen, standout, rows)
+        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout)))
     return found
+
+
+def _annotated(seen: Observations, standout: Standout, field: str) -> FloatArray | None:
+    """Average what the ranks' annotations say of the standout's steps; None if any rank's do not say."""
+    low, high = seen.start_ns[standout.first], seen.end_ns[standout.stop - 1]
+    means = []
+    for series in seen.batches:
+        values = getattr(series, field)[(series.start_ns >= low) & (series.start_ns < high)]
+        if not len(values) or np.isnan(values).any():
+            return None
+        means.append(float(values.mean()))
+    return np.array(means) if means else None
+
+
+def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
+    if values is None or not (~mask).any():
+        return None
+    rest = float(np.median(values[~mask]))
+    return float(np.mean(values[mask])) / rest if rest > 0 else None
 
 
 def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:

@@ -31,6 +31,16 @@ class ProbeTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSeries:
+    """One rank's batch annotations, in order of time; arrays `(n,)`, NaN where an annotation does not say."""
+
+    start_ns: IntArray
+    requests: FloatArray
+    held_tokens: FloatArray
+    prefill_tokens: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What the recording carries.
 
@@ -40,7 +50,7 @@ class Abilities:
         whole_graphs: CUDA graphs were recorded as one row a replay; what is inside is invisible.
         uneven: why the ranks were not profiled alike; None if they were.
         missing_ranks: members of the deployment without a recording.
-        shared_clock: `(n_ranks, n_ranks)`-free flag: all members were recorded by one clock.
+        shared_clock: all members were recorded by one clock.
         clock_bound_ns: exit lateness below this is not claimed.
         work_ranges: names of unclassified ranges and where they lie, for evidence of host claims:
             (member, start_ns, end_ns, name).
@@ -67,11 +77,11 @@ class Observations:
         start_ns, end_ns: `(n_steps,)`.
         basis: how the steps were cut (see `analysis.steps.Cut`).
         sums: `(n_steps, n_ranks)` of every component, summed over the step; also "exit", "wait" and "transfer".
-        rows: `(n_steps, n_ranks)`-free: see `row_ratio`.
         teams: ranks that share one DP rank's requests (attention tensor parallel), as positions.
         row_ratio: `(n_ranks,)` rows of the local batch against the peers' median, from the grids of kernels whose
             launch shape follows the rows; None where no shape does.
-        prefill_share: `(n_ranks,)` share of steps in which the rank ran prefill attention.
+        prefill_share: `(n_ranks,)` share of segments in which the rank ran prefill attention.
+        batches: what each rank's batch annotations say, one a rank; empty without annotations.
     """
 
     ranks: tuple[Rank, ...]
@@ -87,6 +97,7 @@ class Observations:
     teams: tuple[tuple[int, ...], ...]
     row_ratio: FloatArray | None
     prefill_share: FloatArray
+    batches: tuple[BatchSeries, ...] = ()
 
     @property
     def n_steps(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_calls, shift_lane
 from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls, form_channels, match_channel
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
+from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import (
     Lane,
     Naming,
@@ -19,10 +20,11 @@ from dprankdiag.analysis.lanes import (
     name_ranges,
     range_lanes,
 )
-from dprankdiag.analysis.observations import Abilities, Observations, ProbeTimes, sum_steps
+from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.steps import cut_steps
+from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.schema import count_rows
@@ -70,6 +72,8 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     has_kernels = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
+        if not naming.channels:
+            naming = infer_channels(trace, naming)
         is_step = np.zeros(0, bool)
     else:
         naming, is_step = name_ranges(trace.names, range_catalog)
@@ -159,6 +163,7 @@ def _build_groups(
                 _find_teams(sets, ranks),
                 measure_row_ratio([keys[rank] for rank in ranks], trace.names) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
+                _read_batches(trace, ranks, alignment),
             )
         )
     return groups, left_out
@@ -236,6 +241,35 @@ def _unclassified_ranges(trace: Trace, ranks: tuple[int, ...]) -> tuple[tuple[in
         for rank, start, end, name in rows
         if int(rank) in place
     )
+
+
+def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> tuple[BatchSeries, ...]:
+    """Read the batch annotations of every member; nothing unless all have some."""
+    ranges = trace.tables["ranges"]
+    parsed = [parse_batch(text) for text in trace.names.range_names]
+    told = np.array([batch is not None for batch in parsed], bool)
+    if not told.any():
+        return ()
+    values = np.array(
+        [
+            (np.nan,) * 3 if b is None else (b.requests, _or_nan(b.held_tokens), _or_nan(b.prefill_tokens))
+            for b in parsed
+        ]
+    )
+    series = []
+    for rank in ranks:
+        rows = np.flatnonzero((ranges["rank"] == rank) & told[ranges["name_id"]])
+        if not len(rows):
+            return ()
+        fit = alignment.fits[rank]
+        start = ranges["start_ns"][rows]
+        mine = values[ranges["name_id"][rows]]
+        series.append(BatchSeries(fit.apply(start) if fit else start, mine[:, 0], mine[:, 1], mine[:, 2]))
+    return tuple(series)
+
+
+def _or_nan(value: int | None) -> float:
+    return np.nan if value is None else float(value)
 
 
 def _step_marks(trace: Trace, is_step: np.ndarray[Any, np.dtype[np.bool_]]) -> list[IntArray]:

@@ -23,6 +23,9 @@ experts the routing; a name nobody knows may follow anything."""
 
 ROW_FAMILIES = ("kv_write", "norm", "quant", "activation")
 COUNT_TOLERANCE = 0.02
+FEWEST_UNKNOWN = 5
+AGREEMENT = 0.05
+"""Kernels of unknown name are believed if at least half of five or more agree on every rank's speed within this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,31 @@ def choose_probes(keys: Sequence[KeyTimes], naming: Naming, names: Names) -> Pro
     counts = np.stack([item.count[where] for item, where in zip(keys, index, strict=True)], axis=1)
     totals = np.stack([item.total_ns[where] for item, where in zip(keys, index, strict=True)], axis=1)
     family = keys[0].family[index[0]]
-    fair = np.isin(family, list(PROBE_FAMILIES))
     spread = counts.max(axis=1) - counts.min(axis=1)
-    fair &= spread <= np.maximum(COUNT_TOLERANCE * counts.max(axis=1), 2)
-    fair &= counts.min(axis=1) >= 5
+    even = (spread <= np.maximum(COUNT_TOLERANCE * counts.max(axis=1), 2)) & (counts.min(axis=1) >= 5)
+    fair = even & np.isin(family, list(PROBE_FAMILIES))
+    if not fair.any():
+        fair = even & (family == FAMILY_CODE["other"])
+        fair[fair] = _agree(totals[fair] / counts[fair])
     mean = totals[fair] / counts[fair]
     times = ProbeTimes(mean, totals[fair].mean(axis=1), tuple(FAMILIES[code] for code in family[fair]))
     return Probes(common[fair], times)
+
+
+def _agree(mean_ns: FloatArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Choose among kernels of unknown name those that most of them agree with on how fast each rank is.
+
+    Work that follows a rank's own requests is longer on that rank alone and falls out; a slow chip is slow in all.
+
+    Args:
+        mean_ns: `(n_keys, n_ranks)`.
+    """
+    if len(mean_ns) < FEWEST_UNKNOWN:
+        return np.zeros(len(mean_ns), bool)
+    ratio = mean_ns / np.maximum(np.median(mean_ns, axis=1, keepdims=True), 1.0)
+    verdict = np.median(ratio, axis=0)
+    agrees = np.abs(ratio - verdict).max(axis=1) <= AGREEMENT
+    return np.asarray(agrees & (agrees.mean() >= 0.5))
 
 
 def measure_row_ratio(keys: Sequence[KeyTimes], names: Names) -> FloatArray | None:

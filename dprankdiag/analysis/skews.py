@@ -180,9 +180,7 @@ def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Stand
         return []
     calls = max(exit_calls(seen, kind), 1)
     transfer = float(np.median(seen.sums["transfer"]))
-    bound = seen.abilities.clock_bound_ns * calls
-    least = max(LEAST_EXIT_SHARE * step_ns, float(bound))
-    return find_standouts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), least)
+    return find_standouts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), LEAST_EXIT_SHARE * step_ns)
 
 
 def exit_sums(seen: Observations, kind: str) -> FloatArray | None:
@@ -236,6 +234,8 @@ def _transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:
     least = 0.015 * step_ns / max(float(np.median(usual)), 1.0)
     shifts = []
     events = find_events(ratio, max(least * 2, 0.5))
+    if events.mean() > 0.1:
+        events[:] = False
     calm = np.where(events, 1.0, ratio)
     edges = [0, *find_changes(calm, least=least), len(ratio)]
     runs = [(a, b, float(np.median(calm[a:b]))) for a, b in zip(edges[:-1], edges[1:], strict=True)]
@@ -248,7 +248,7 @@ def _transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:
                 steps = np.zeros(seen.n_steps, bool)
                 steps[first:stop] = True
                 shifts.append(TransferShift(steps, level / reference[2], False, reference[1] - reference[0]))
-    if 2 <= events.sum() <= 0.1 * seen.n_steps:
+    if events.sum() >= 2:
         shifts.append(TransferShift(events, float(np.median(ratio[events])), True, int((~events).sum())))
     return shifts
 

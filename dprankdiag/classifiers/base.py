@@ -182,8 +182,11 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
         text = f"experts after the gather take {load.post_ratio:.2f} × the others' time: not a slower chip"
         yield Evidence("post_gather_ratio", load.post_ratio, "ratio", text, 1.0, n)
     if load.row_ratio is not None:
-        text = f"launch shapes show {load.row_ratio:.2f} × the rows of the others"
-        yield Evidence("row_ratio", load.row_ratio, "ratio", text, 1.0, n)
+        text = f"{load.row_ratio:.2f} × the requests of the others"
+        yield Evidence("request_ratio", load.row_ratio, "ratio", text, 1.0, n)
+    if load.held_ratio is not None:
+        text = f"{load.held_ratio:.2f} × the KV tokens of the others"
+        yield Evidence("held_token_ratio", load.held_ratio, "ratio", text, 1.0, n)
     yield from waiting_evidence(seen, ranks, steps)
 
 

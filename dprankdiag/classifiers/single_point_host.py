@@ -25,6 +25,8 @@ from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 from dprankdiag.units import format_ns
 
+SMALL_STALL = 0.2
+
 _ALTERNATIVES = (
     Alternative("single_point.gpu", "longer kernels at equal work instead of idle gaps"),
     Alternative("load.unknown", "more attention work on that rank in the same steps"),
@@ -69,14 +71,15 @@ class SinglePointHost:
 
     def _judge_stalls(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
         component, idle, basis = _idle(seen)
-        stalling = np.flatnonzero(skews.stalls.any(axis=0))
+        marked = _keep_large(skews.stalls, idle)
+        stalling = np.flatnonzero(marked.any(axis=0))
         expected = np.median(peer_median(idle), axis=0)
         by_rank: list[tuple[int, ...]] = [(int(rank),) for rank in stalling]
         if seen.n_ranks > 2 and len(stalling) > seen.n_ranks / 2:
             by_rank = [tuple(int(rank) for rank in stalling)]
         for ranks in by_rank:
-            mine = np.zeros_like(skews.stalls)
-            mine[:, list(ranks)] = skews.stalls[:, list(ranks)]
+            mine = np.zeros_like(marked)
+            mine[:, list(ranks)] = marked[:, list(ranks)]
             steps: BoolArray = np.asarray(mine.any(axis=1))
             factor = np.where(mine, np.minimum(expected[None, :] / np.maximum(idle, 1.0), 1.0), 1.0)
             stalls = idle[mine]
@@ -146,6 +149,12 @@ class SinglePointHost:
                 standout.support,
                 basis,
             )
+
+
+def _keep_large(stalls: BoolArray, idle: FloatArray) -> BoolArray:
+    """Drop stalls far smaller than the rank's longest: they are its ordinary unrest, not the fault."""
+    longest = np.where(stalls, idle, 0.0).max(axis=0)
+    return np.asarray(stalls & (idle >= SMALL_STALL * longest))
 
 
 def _idle(seen: Observations) -> tuple[str, FloatArray, str]:

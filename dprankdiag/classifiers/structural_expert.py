@@ -13,6 +13,7 @@ from dprankdiag.classifiers.base import unseen_member, waiting_evidence
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, Who
 
+ALIKE = 0.7
 LOSS_SHARE = 0.8
 """The ranks named are the smallest set that holds this share of the excess (DESIGN 3)."""
 
@@ -123,6 +124,8 @@ def _smallest_set(excess: FloatArray) -> tuple[tuple[int, ...], Who]:
     order = np.argsort(-excess)
     held = np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9)
     count = int(np.searchsorted(held, LOSS_SHARE) + 1)
+    # Ranks as hot as the last one needed are named with it: leaving one of them out would be chance.
+    count = int((excess >= ALIKE * excess[order[min(count, len(order)) - 1]]).sum())
     ranks = tuple(sorted(int(rank) for rank in order[:count]))
     if count == 1:
         return ranks, "one"

@@ -100,7 +100,8 @@ def _make_finding(
     lost_ns = float(lost.sum())
     ratio = lost_ns / float(measured.sum())
     window_ratio = float(lost[window].sum()) / float(measured[window].sum())
-    if window_ratio < LEAST_LOSS or lost_ns <= 0:
+    brief = window.stop - window.start < WINDOW_STEPS or claim.steps.mean() <= BURST_STEPS
+    if (ratio if brief else window_ratio) < LEAST_LOSS or lost_ns <= 0:
         return None
     span = TimeWindow(int(seen.start_ns[window][0]), int(seen.end_ns[window][-1]))
     wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS

@@ -144,15 +144,16 @@ def _fill_source(reading: Reading, number: int, order: RankOrder) -> Source:
 
 def _refuse_twins(readings: Sequence[Reading]) -> None:
     seen: dict[Hashable, str] = {}
-    for reading in readings:
-        for print_ in (Path(reading.source.path).resolve(), _fingerprint(reading)):
-            if print_ in seen:
-                raise InputError(
-                    f"the same recording twice, {seen[print_]} and {reading.source.path}", mend="give each file once"
-                )
-        seen[Path(reading.source.path).resolve()] = reading.source.path
+    for reading in readings if len(readings) > 1 else ():
+        marks: list[Hashable] = [Path(reading.source.path).resolve()]
         if reading.actors:
-            seen[_fingerprint(reading)] = reading.source.path
+            marks.append(_fingerprint(reading))
+        for mark in marks:
+            if mark in seen:
+                raise InputError(
+                    f"the same recording twice, {seen[mark]} and {reading.source.path}", mend="give each file once"
+                )
+            seen[mark] = reading.source.path
 
 
 def _fingerprint(reading: Reading) -> Hashable:

@@ -45,7 +45,7 @@ class ProcessNames:
 def describe_actors(db: NsysDatabase, actors: ActorIndex, ranges: RawRanges) -> tuple[Actor, ...]:
     """Describe every actor; claims that hold for a whole process are given only where it has one device."""
     names = _read_names(db, actors, ranges)
-    payloads = _read_payloads(db, ranges)
+    payloads, mpi = _read_payloads(db, ranges), _read_mpi_ranks(db)
     gpus = _Gpus(db, actors)
     devices = Counter(actors.process_key(actor) for actor in range(len(actors)))
     environment = _read_environment(db) if len(actors) == 1 else {}
@@ -55,7 +55,7 @@ def describe_actors(db: NsysDatabase, actors: ActorIndex, ranges: RawRanges) -> 
         shared = devices[key] > 1
         claims = [read_nccl_payloads(payloads.get(key, ()), device if shared else None)]
         if not shared:
-            claims += _claim_names(names, key)
+            claims += [mpi.get(key), *_claim_names(names, key)]
         if len(actors) == 1:
             claims += [read_environment(environment), read_file_name(db.path.name)]
         described.append(
@@ -129,6 +129,12 @@ def _read_payloads(db: NsysDatabase, ranges: RawRanges) -> Mapping[int, list[Any
         except (TypeError, ValueError):
             continue
     return payloads
+
+
+def _read_mpi_ranks(db: NsysDatabase) -> dict[int, RankClaim]:
+    """Read the ranks that the MPI tracer recorded, by process."""
+    rows = [row for row in db.rows("MPI_RANKS", ("globalTid", "rank")) if None not in row]
+    return {_process_key(tid): RankClaim("mpi", "sure", rank, f"MPI rank {rank} recorded") for tid, rank in rows}
 
 
 def _read_environment(db: NsysDatabase) -> dict[str, str]:

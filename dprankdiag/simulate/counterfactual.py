@@ -179,13 +179,12 @@ def _replay_even(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray
 def measure_replay_error(grids: Sequence[StepGrid]) -> float | None:
     """Predict odd steps from even ones: replay the segments of the neighbouring even steps, compare the walls.
 
-    Medians are compared, so that a single stalled step, which no neighbour can foretell, does not count as an error.
+    The median over the steps is taken, so that a single stalled step, which no neighbour can foretell, does not count.
 
     Returns:
-        |median predicted − median measured| / median measured, over the odd steps and weighted by kind; None with too
-        few steps.
+        |median of (predicted − measured) / measured| over the odd steps, the kinds weighted; None with too few steps.
     """
-    error_ns, measured_ns = 0.0, 0.0
+    errors, weights = [], []
     for grid in grids:
         odd = np.arange(1, len(grid.number) - 1, 2)
         if len(odd) < 3:
@@ -195,6 +194,6 @@ def measure_replay_error(grids: Sequence[StepGrid]) -> float | None:
             part = grid.take(neighbour)
             wall += replay(part, []) / 2
         measured = grid.duration_ns[odd]
-        error_ns += abs(float(np.median(wall)) - float(np.median(measured))) * len(odd)
-        measured_ns += float(np.median(measured)) * len(odd)
-    return error_ns / measured_ns if measured_ns else None
+        errors.append(abs(float(np.median((wall - measured) / np.maximum(measured, 1)))))
+        weights.append(len(odd))
+    return float(np.average(errors, weights=weights)) if errors else None

@@ -46,6 +46,7 @@ _LAYOUT = {
     ),
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",
     "ThreadNames": "nameId INTEGER, priority INTEGER, globalTid INTEGER",
+    "MPI_RANKS": "globalTid INTEGER, rank INTEGER",
     "TARGET_INFO_GPU": "id INTEGER, cuDevice INTEGER, uuid TEXT, busLocation TEXT",
     "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER, pid INTEGER, uuid TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, systemClockNs INTEGER",

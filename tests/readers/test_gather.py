@@ -115,9 +115,8 @@ def test_a_file_without_a_clock_keeps_its_times_and_is_named(tmp_path: Path) -> 
 
 def test_recordings_that_share_no_time_come_apart(tmp_path: Path) -> None:
     minute = 60_000_000_000
-    readings = [
-        make(tmp_path / f"{name}.sqlite", utc=UTC + at) for name, at in (("a", minute), ("b", 0), ("c", minute))
-    ]
+    files = (("a", minute, 5), ("b", 0, 5), ("c", minute, 6))
+    readings = [make(tmp_path / f"{name}.sqlite", (pid,), utc=UTC + at) for name, at, pid in files]
     traces = gather(readings)
     assert [[Path(source.path).stem for source in trace.sources] for trace in traces] == [["a", "c"], ["b"]]
     assert all("share no time" in trace.notes[0] for trace in traces)

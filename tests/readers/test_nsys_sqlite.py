@@ -8,11 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dprankdiag.errors import DamagedInput
-from dprankdiag.model.schema import ABSENT_ID, ABSENT_NS, count_rows
-from dprankdiag.model.sources import Reading
-from dprankdiag.model.traces import TRACE_TABLES
-from dprankdiag.readers import sqlite_batches
+from dprankdiag.model.schema import ABSENT_ID, ABSENT_NS
 from dprankdiag.readers.nsys_sqlite import read
 from tests.readers.builders import (
     GRAPH,
@@ -25,25 +21,10 @@ from tests.readers.builders import (
     global_pid,
     global_tid,
 )
+from tests.readers.checks import check_tables
 
 NAMED = "real-nvtx-4proc-2022.4.2.sqlite"
 CUT = "real-nvtx-4proc-comm15-2022.4.2.sqlite"
-
-
-def check_tables(reading: Reading) -> None:
-    assert list(reading.tables) == [table.name for table in TRACE_TABLES]
-    for table in TRACE_TABLES:
-        columns = reading.tables[table.name]
-        assert {name: str(values.dtype) for name, values in columns.items()} == {
-            column.name: column.dtype for column in table.columns
-        }
-        table.check(columns)
-        if count_rows(columns):
-            order = np.lexsort((columns["start_ns"], columns["rank"]))
-            assert (order == np.arange(len(order))).all()
-            assert (columns["end_ns"] >= columns["start_ns"]).all()
-            assert columns["rank"].min() >= 0
-            assert columns["rank"].max() < len(reading.actors)
 
 
 def test_a_real_capture_gives_four_processes_named_by_their_threads(payloads: Path) -> None:
@@ -340,72 +321,3 @@ def test_a_graph_launch_without_graph_rows_is_named_as_lacking(tmp_path: Path) -
         export.kernel(5, 1, 2)
         export.call(5, 0, 1, "cudaGraphLaunch_v10000")
     assert "GRAPH_TRACE" in read(tmp_path / "a.sqlite").source.lacked
-
-
-def fill_pages(path: Path, n_kernels: int) -> None:
-    with ExportBuilder(path) as export:
-        for number in range(n_kernels):
-            export.kernel(5 + number % 2, 1000 * number, 1000 * number + 500, f"k{number % 3}", gridX=1 + number % 70)
-        export.range(5, 0, 10, "step")
-
-
-def test_a_bad_page_keeps_the_rows_before_it_and_the_other_tables(tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite"
-    fill_pages(path, 30_000)
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 4096 // 2 * 4096
-    content[middle : middle + 4096] = bytes(4096)
-    path.write_bytes(content)
-    reading = read(path)
-    check_tables(reading)
-    assert reading.source.status == "partial"
-    assert 10_000 < reading.source.kernels < 20_000
-    assert KERNEL in reading.source.warnings[0]
-    assert count_rows(reading.tables["ranges"]) == 1
-
-
-def test_both_ways_to_read_agree_also_on_a_bad_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("adbc_driver_sqlite")
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "a.sqlite"
-    fill_pages(path, 80_000)
-    for damage in (False, True):
-        if damage:
-            content = bytearray(path.read_bytes())
-            middle = len(content) // 4096 * 3 // 4 * 4096
-            content[middle : middle + 4096] = bytes(4096)
-            path.write_bytes(content)
-        plain = read(path)
-        monkeypatch.setattr(sqlite_batches, "_WORTH_ADBC_BYTES", 0)
-        fast = read(path)
-        monkeypatch.undo()
-        assert plain.source == fast.source
-        assert plain.names == fast.names
-        for table, columns in plain.tables.items():
-            for name, values in columns.items():
-                assert (values == fast.tables[table][name]).all(), (table, name)
-
-
-def test_a_value_that_is_no_integer_stops_its_table_only(tmp_path: Path) -> None:
-    with ExportBuilder(tmp_path / "a.sqlite") as export:
-        export.kernel(5, 1, 2)
-        export.add(MEMCPY, start=5, end="late", bytes=64, copyKind=2, deviceId=0, streamId=1, globalPid=global_pid(5))
-    reading = read(tmp_path / "a.sqlite")
-    assert reading.source.status == "partial"
-    assert reading.source.kernels == 1
-
-
-def test_the_real_payload_survives_a_zeroed_page_anywhere(payloads: Path, tmp_path: Path) -> None:
-    content = (payloads / "nsys" / NAMED).read_bytes()
-    size = int.from_bytes(content[16:18], "big")
-    path, outcomes = tmp_path / "a.sqlite", set()
-    for page in range(1, len(content) // size, 16):
-        path.write_bytes(content[: page * size] + bytes(size) + content[(page + 1) * size :])
-        try:
-            reading = read(path)
-        except DamagedInput:
-            outcomes.add("damaged")
-        else:
-            check_tables(reading)
-            outcomes.add(reading.source.status)
-    assert "partial" in outcomes

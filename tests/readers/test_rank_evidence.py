@@ -8,7 +8,7 @@ from dprankdiag.model.ranks import RankClaim
 from dprankdiag.readers.launch_arguments import expect_ranks
 from dprankdiag.readers.nsys_sqlite import read
 from dprankdiag.readers.rank_evidence import read_environment, read_file_name, read_nccl_payloads, read_title
-from tests.readers.builders import ExportBuilder
+from tests.readers.builders import ExportBuilder, global_tid
 
 
 def title(name: str) -> RankClaim | None:
@@ -165,6 +165,14 @@ def test_nccl_payloads_of_an_export_outrank_thread_names(tmp_path: Path) -> None
             export.thread_name(pid, f"sglang::scheduler_TP{rank}")
     for actor, rank in zip(read(tmp_path / "a.sqlite").actors, (1, 0), strict=True):
         assert [(claim.source, claim.rank) for claim in actor.claims[:2]] == [("nccl", rank), ("thread-name", rank)]
+
+
+def test_ranks_recorded_by_the_mpi_tracer_are_sure(tmp_path: Path) -> None:
+    with ExportBuilder(tmp_path / "a.sqlite") as export:
+        export.kernel(5, 1, 2)
+        export.add("MPI_RANKS", globalTid=global_tid(5, 9), rank=4)
+    claim = read(tmp_path / "a.sqlite").actors[0].claims[0]
+    assert (claim.source, claim.rank, claim.grade) == ("mpi", 4, "sure")
 
 
 def test_the_gpu_behind_an_ordinal_comes_from_the_device_map(tmp_path: Path) -> None:
