@@ -164,7 +164,7 @@ def _kernel_lane(kernels: Columns, rows: slice, copies: Columns, rank: int, nami
             "family": np.full(count, MEMORY, np.int8),
             "key": np.full(count, -1, np.int64),
             "channel": np.full(count, -1, np.int32),
-            "launch_ns": np.full(count, ABSENT_NS, np.int64),
+            "launch_ns": copies["launch_ns"][mine],
             "in_graph": np.zeros(count, bool),
             "phase": np.zeros(count, np.int8),
         }

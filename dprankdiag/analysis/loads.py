@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ ROWS_ALIKE = 0.10
 
 IDLE_SHARE = 0.5
 NO_WORK = 0.05
+FEWEST_SURGES = 3
+LOSS_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class LoadSkew:
         row_ratio: requests of the heavier ranks over the rest's, from batch annotations, else from launch shapes;
             None if neither tells.
         held_ratio: KV tokens held, likewise, from batch annotations.
+        surges: `(n_steps, n_ranks)` the steps and ranks meant, where single steps stand out and no run of steps; the
+            standout then covers the whole recording.
         post_ratio: expert work of the heavier ranks over the rest's; None if there is none.
     """
 
@@ -35,6 +40,11 @@ class LoadSkew:
     row_ratio: float | None
     held_ratio: float | None
     post_ratio: float | None
+    surges: BoolArray | None = None
+
+
+SLOW_CHIP_MARGIN = 1.15
+"""Attention reads memory: on a slow chip it may suffer this much more than the probe family that suffers most."""
 
 
 def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
@@ -43,15 +53,45 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
         # Experts and attention are slow alike and nothing of equal work was seen: not load, not known.
         return []
     found = []
-    for standout in skews.attention:
+    for standout, surges in (*((item, None) for item in skews.attention), *_surging(seen, skews)):
         mask = standout.mask
+        if _is_slow_chip(skews, standout):
+            continue
         rows = _compare(_annotated(seen, standout, "requests"), mask)
         if rows is None:
             rows = _compare(seen.row_ratio, mask)
         held = _compare(_annotated(seen, standout, "held_tokens"), mask)
         kind = _kind(seen, standout, rows)
-        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout)))
+        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout), surges))
     return found
+
+
+def _surging(seen: Observations, skews: Skews) -> Iterator[tuple[Standout, BoolArray]]:
+    """Make one standout of all surges: the ranks by loss, their level in the steps in which they surge."""
+    if skews.surges.sum() < FEWEST_SURGES:
+        return
+    work = seen.sums["attention"] / skews.slowness
+    base = np.median(work, axis=1)
+    excess = np.where(skews.surges, work - base[:, None], 0.0).sum(axis=0)
+    order = np.argsort(-excess)
+    count = int(np.searchsorted(np.cumsum(excess[order]) / excess.sum(), LOSS_SHARE) + 1)
+    mask = excess >= 0.7 * excess[order[count - 1]]
+    ratio = np.where(skews.surges, work / np.maximum(base, 1.0)[:, None], np.nan)
+    levels = np.ones(seen.n_ranks)
+    for rank in np.flatnonzero(skews.surges.any(axis=0)):
+        levels[rank] = float(np.nanmedian(ratio[:, rank]))
+    support = 1.0 - 0.5 ** float(skews.surges.sum())
+    yield Standout(0, seen.n_steps, mask, levels, 1.0, 0.0, support), skews.surges
+
+
+def _is_slow_chip(skews: Skews, standout: Standout) -> bool:
+    """Tell whether heavier attention is what a slow chip does to it, beyond what the probes show on average."""
+    for slow in skews.speed:
+        if slow.mask[standout.mask].all() and slow.first < standout.stop and slow.stop > standout.first:
+            ratio = float(np.max(standout.levels[standout.mask]))
+            speed = float(np.mean(slow.levels[standout.mask])) / slow.centre
+            return ratio * speed <= SLOW_CHIP_MARGIN * float(skews.worst_family[standout.mask].max())
+    return False
 
 
 def _annotated(seen: Observations, standout: Standout, field: str) -> FloatArray | None:

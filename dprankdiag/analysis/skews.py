@@ -61,6 +61,8 @@ class Skews:
         speed: ranks slow at equal work.
         speed_basis: "probes", "expert" (no probe: experts and attention slow alike) or "none".
         attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
+        surges: `(n_steps, n_ranks)` single steps in which a rank has far more attention work than in others.
+        worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
         other: ranks with more of the remaining work, speed taken out.
         host: ranks that launch later than their peers over a run of steps.
         stalls: `(n_steps, n_ranks)` single steps in which a rank launched far too late.
@@ -75,6 +77,8 @@ class Skews:
     speed: tuple[Standout, ...]
     speed_basis: str
     attention: tuple[Standout, ...]
+    surges: BoolArray
+    worst_family: FloatArray
     other: tuple[Standout, ...]
     host: tuple[Standout, ...]
     stalls: BoolArray
@@ -100,6 +104,8 @@ def measure_skews(seen: Observations) -> Skews:
         tuple(speed),
         basis,
         tuple(attention),
+        _find_surges(seen, slowness, attention, step_ns),
+        _worst_family(seen),
         tuple(other),
         tuple(host),
         stalls,
@@ -132,6 +138,33 @@ def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list
         if found:
             return _level_matrix(ratio, found), found, "expert"
     return even, [], "none"
+
+
+def _find_surges(seen: Observations, slowness: FloatArray, attention: Sequence[Standout], step_ns: float) -> BoolArray:
+    """Mark steps in which a rank's attention lies far above its habit, outside what stands out over runs of steps."""
+    work = seen.sums["attention"] / slowness
+    typical = float(np.median(work))
+    if typical <= 0 or seen.n_steps < 8:
+        return np.zeros(work.shape, bool)
+    surges = find_stalls(relative_to_step(work), LEAST_HOST_SHARE * step_ns / typical, pooled=True)
+    for standout in attention:
+        surges[standout.first : standout.stop, standout.mask] = False
+    return surges
+
+
+def _worst_family(seen: Observations) -> FloatArray:
+    """Return, for each rank, the largest slowness among the probe families that hold at least a twentieth of the time."""
+    probes = seen.probes
+    worst = np.ones(seen.n_ranks)
+    total = float(probes.weight_ns.sum())
+    for family in set(probes.family):
+        rows = [row for row, name in enumerate(probes.family) if name == family]
+        weight = probes.weight_ns[rows]
+        if weight.sum() < 0.05 * total:
+            continue
+        ratio = probes.mean_ns[rows] / np.maximum(np.median(probes.mean_ns[rows], axis=1, keepdims=True), 1.0)
+        worst = np.maximum(worst, np.average(ratio, axis=0, weights=np.maximum(weight, 1.0)))
+    return worst
 
 
 def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:

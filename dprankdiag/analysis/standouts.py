@@ -113,18 +113,21 @@ def _describe(series: FloatArray, first: int, stop: int, mask: BoolArray, prior_
     return Standout(first, stop, mask, levels, centre, outliers.score, same / RESAMPLES)
 
 
-def find_stalls(series: FloatArray, least: float) -> BoolArray:
+def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> BoolArray:
     """Mark single steps in which one rank lies far above both its own habit and its peers.
 
     Args:
         series: `(n_steps, n_ranks)`.
         least: smallest height worth an event.
+        pooled: take the noise of the median rank for all: a rank that surges in a third of the steps must not hide
+            behind its own scatter.
 
     Returns:
         `(n_steps, n_ranks)`.
     """
     excess = series - peer_median(series)
-    return np.stack([find_events(excess[:, rank], least) for rank in range(series.shape[1])], axis=1)
+    scale = float(np.median(robust_sd(excess, axis=0))) if pooled else None
+    return np.stack([find_events(excess[:, rank], least, scale) for rank in range(series.shape[1])], axis=1)
 
 
 def find_period(index: np.ndarray[Any, Any], times_ns: np.ndarray[Any, Any]) -> int | None:

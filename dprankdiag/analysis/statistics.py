@@ -102,22 +102,22 @@ def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: fl
     return best
 
 
-def find_events(series: FloatArray, least: float) -> BoolArray:
+def find_events(series: FloatArray, least: float, scale: float | None = None) -> BoolArray:
     """Mark samples far above the series' own distribution.
 
     Args:
         series: `(n,)` excess over peers.
         least: smallest height above the median worth an event.
+        scale: noise of the series; its own robust standard deviation if not given.
     """
     if len(series) < 8:
         return np.zeros(len(series), bool)
-    centre = np.median(series)
-    height = series - centre
-    return np.asarray(height > max(EVENT_SCORE * float(robust_sd(series)), least), bool)
+    scale = float(robust_sd(series)) if scale is None else scale
+    return np.asarray(series - np.median(series) > max(EVENT_SCORE * scale, least), bool)
 
 
 def find_changes(series: FloatArray, shortest: int = 10, least: float = 0.0) -> list[int]:
-    """Find the indices at which the mean of a series shifts (binary segmentation on clipped values).
+    """Find the indices at which the mean of a series shifts (binary segmentation without single spikes).
 
     Args:
         series: `(n,)`.
@@ -127,14 +127,12 @@ def find_changes(series: FloatArray, shortest: int = 10, least: float = 0.0) -> 
     Source: binary segmentation with a standardised mean shift, as in Scott and Knott, Biometrics 30 (1974).
     """
     scale = noise_sd(series)
-    if len(series) < 2 * shortest or scale == 0.0 and np.ptp(series) == 0:
+    if len(series) < 2 * shortest or (scale == 0.0 and np.ptp(series) == 0):
         return []
     scale = max(scale, 1e-12)
-    centre = np.median(series)
-    spread = max(float(robust_sd(series)), scale)
-    clipped = np.clip(series, centre - 8 * spread, centre + 8 * spread)
-    if spread == scale and np.ptp(series) > 0:
-        clipped = series
+    # A running median of five takes single and paired spikes out and leaves shifts where they are.
+    padded = np.concatenate([series[:1], series[:1], series, series[-1:], series[-1:]])
+    clipped = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
     found: list[int] = []
     stack = [(0, len(series))]
     while stack:

@@ -11,7 +11,7 @@ from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
@@ -137,6 +137,9 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
         ranks = members(standout.mask)
         steps = steps_of(seen, standout)
         work = seen.sums["attention"] / skews.slowness
+        if load.surges is not None:
+            yield _claim_surges(seen, skews, cause, load, because)
+            continue
         undo = [scale(seen, "attention", even_out(seen, work, standout))]
         proof = [scale(seen, "attention", lift_off(seen, work, standout))]
         for other in skews.other:
@@ -161,6 +164,34 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             standout.support,
             proof=tuple(proof),
         )
+
+
+def _claim_surges(seen: Observations, skews: Skews, cause: str, load: LoadSkew, because: str) -> Claim:
+    """Claim single steps in which ranks, often in turn, have far more attention work than the others."""
+    surges = load.surges
+    assert surges is not None
+    ranks = members(load.standout.mask)
+    named = ranks if len(ranks) < seen.n_ranks else ()
+    steps: BoolArray = np.asarray(surges.any(axis=1))
+    work = seen.sums["attention"] / skews.slowness
+    factor = np.where(steps[:, None], work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0), 1.0)
+    ratio = float(np.mean(load.standout.levels[load.standout.mask]))
+    period = find_period(np.flatnonzero(steps), seen.start_ns[steps]) if len(ranks) == 1 else None
+    n = int(steps.sum())
+    turns = f"{seen.names_of(ranks)} in turn" if len(ranks) > 1 else seen.names_of(ranks)
+    return Claim(
+        cause,
+        named,
+        steps,
+        "one" if len(ranks) == 1 else "rotating" if named else "all",
+        "periodic" if period else "steady",
+        f"{turns}: {ratio:.2f} × the attention work of the other ranks in {n} of {seen.n_steps} steps{because}",
+        tuple(_load_evidence(seen, load, ranks, steps)),
+        (Alternative("single_point.gpu", "kernels of equal work longer in the same steps"),),
+        (scale(seen, "attention", factor),),
+        load.standout.support,
+        period_ns=period,
+    )
 
 
 def _work_ratio(standout: Standout) -> float:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.loads import SLOW_CHIP_MARGIN
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.classifiers.base import (
     members,
     scale,
@@ -94,9 +97,38 @@ class SinglePointGpu:
                     Alternative("load.unknown", "attention longer on that rank while kernels of equal work are not"),
                     Alternative("single_point.host", "idle gaps before its launches instead of longer kernels"),
                 ),
-                tuple(scale(seen, name, factor) for name in ("attention", "expert", "probe", "other")),
+                tuple(
+                    scale(seen, name, _family_factor(seen, skews, standout, name, factor))
+                    for name in ("attention", "expert", "probe", "other")
+                ),
                 standout.support,
             )
+
+
+def _family_factor(
+    seen: Observations, skews: Skews, standout: Standout, component: str, factor: FloatArray
+) -> FloatArray:
+    """Undo a component by its own slowness where that is what the worst family of equal work suffers, or less.
+
+    A memory fault slows attention and weight reads more than the probes on average; more than the worst probe family
+    does is the rank's own work.
+    """
+    if component == "probe":
+        return factor
+    values = seen.sums[component][standout.first : standout.stop]
+    level = np.median(values, axis=0)
+    rest = float(np.median(level[~standout.mask]))
+    if rest <= 0:
+        return factor
+    own = level / rest
+    speed = np.median(1.0 / factor[standout.first : standout.stop], axis=0)
+    most = SLOW_CHIP_MARGIN * skews.worst_family
+    fits = standout.mask & (own > speed) & (own <= most)
+    changed = factor.copy()
+    changed[standout.first : standout.stop] = np.where(
+        fits, 1.0 / np.maximum(own, 1e-9), factor[standout.first : standout.stop]
+    )
+    return changed
 
 
 def _no_probes(seen: Observations) -> Abstention:

@@ -40,6 +40,7 @@ COPIES = Table(
         _END,
         Column("kind", "int8", "id", "CUPTI copyKind (1 H2D, 2 D2H, 8 D2D, 10 P2P ...), 0 for a memset"),
         Column("size_bytes", "int64", "bytes", "bytes moved or set"),
+        Column("launch_ns", "int64", "ns", "end of the runtime call that launched it", nullable=True),
     ),
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.model.schema import ABSENT_NS, Columns
+from dprankdiag.model.schema import ABSENT_NS, Columns, count_rows
 from dprankdiag.model.traces import CALLS
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
@@ -34,27 +34,30 @@ class RuntimeCalls:
 
     Attributes:
         launch_ns: end of the launching call of each kernel, ABSENT_NS where none was recorded.
+        copy_launch_ns: the same of each copy.
         blocking: rows of CALLS; `name_id` counts in `names`.
         names: names of the blocking calls.
         launches_graphs: a CUDA graph was launched.
     """
 
     launch_ns: Array
+    copy_launch_ns: Array
     blocking: Columns
     names: tuple[str, ...]
     launches_graphs: bool
 
 
 class LaunchTable:
-    """Ends of calls by (process, correlation id), as far as kernels ask for them.
+    """Ends of calls by (process, correlation id), as far as kernels and copies ask for them.
 
     Correlation ids repeat between processes. They are dense in one process, so a plain table over their span serves;
     where they are not (a sliced export), a sorted list of the ids in use does.
     """
 
-    def __init__(self, kernels: Columns, actors: ActorIndex) -> None:
+    def __init__(self, kernels: Columns, copies: Columns, actors: ActorIndex) -> None:
         self._correlation = kernels["correlation"]
         self._slices = _join_processes(split_ranks(kernels, len(actors)), actors)
+        self._copies = copies
         self._used: dict[int, Array] = {}
         self._low = np.zeros(max(len(actors), 1), np.int64)
         self._high = np.full(max(len(actors), 1), -1, np.int64)
@@ -62,6 +65,8 @@ class LaunchTable:
         size = 0
         for actor, rows in self._slices.items():
             ids = self._correlation[rows]
+            others = copies["correlation"][copies["owner"] == actor]
+            ids = np.concatenate([ids, others]) if len(others) else ids
             low, high = int(ids.min()), int(ids.max())
             self._low[actor], self._high[actor], self._base[actor] = low, high, size - low
             span = high - low + 1
@@ -93,10 +98,24 @@ class LaunchTable:
             launch[rows][ids == 0] = ABSENT_NS
         return launch
 
+    def look_up_copies(self) -> Array:
+        """Return the end of the call of every copy."""
+        launch = np.full(count_rows(self._copies), ABSENT_NS, np.int64)
+        for actor in self._slices:
+            rows = np.flatnonzero((self._copies["owner"] == actor) & (self._copies["correlation"] != 0))
+            ids = self._copies["correlation"][rows]
+            place = np.searchsorted(self._used[actor], ids) if actor in self._used else ids
+            launch[rows] = self._ends[self._base[actor] + place]
+        return launch
 
-def read_calls(db: NsysDatabase, kernels: Columns, actors: ActorIndex) -> RuntimeCalls:
-    """Read the runtime table once: launches of the kernels and blocking calls of the actors."""
-    launches, names = LaunchTable(kernels, actors), _CallNames(db)
+
+def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: ActorIndex) -> RuntimeCalls:
+    """Read the runtime table once: launches of the kernels and copies, and blocking calls of the actors.
+
+    Args:
+        copies: with `owner`, the first actor of the copying process, and `correlation`.
+    """
+    launches, names = LaunchTable(kernels, copies, actors), _CallNames(db)
     buffer = ColumnBuffer(_DTYPES, 1024)
     wanted = [want("start", absent=ABSENT_NS), want("end", absent=ABSENT_NS)]
     wanted += [want("globalTid"), want("correlationId"), want("nameId", absent=-1)]
@@ -118,7 +137,11 @@ def read_calls(db: NsysDatabase, kernels: Columns, actors: ActorIndex) -> Runtim
     used, blocking["name_id"] = np.unique(blocking["name_id"], return_inverse=True)
     blocking["name_id"] = blocking["name_id"].astype(np.int32)
     return RuntimeCalls(
-        launches.look_up(), blocking, tuple(names.texts[code] for code in used.tolist()), names.launches_graphs
+        launches.look_up(),
+        launches.look_up_copies(),
+        blocking,
+        tuple(names.texts[code] for code in used.tolist()),
+        names.launches_graphs,
     )
 
 

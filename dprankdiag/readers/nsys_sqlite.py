@@ -13,7 +13,7 @@ import numpy as np
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.schema import Columns, count_rows
 from dprankdiag.model.sources import Actor, Capture, Names, Reading, Session, Source
-from dprankdiag.model.traces import CALLS, KERNELS, OS_CALLS, TRACE_TABLES
+from dprankdiag.model.traces import CALLS, COPIES, KERNELS, OS_CALLS, TRACE_TABLES
 from dprankdiag.readers import nsys_kernels, nsys_ranges, nsys_tables
 from dprankdiag.readers.nsys_actors import ActorIndex
 from dprankdiag.readers.nsys_calls import TABLE as RUNTIME_TABLE
@@ -96,13 +96,14 @@ def _read_tables(db: NsysDatabase, facts: ExportFacts, raw: RawKernels, raw_rang
     replays = nsys_tables.read_graph_replays(db)
     actors = _find_actors(raw, replays, raw_ranges)
     kernels = nsys_kernels.place_kernels(raw, actors)
-    calls = read_calls(db, kernels, actors)
-    kernels["launch_ns"] = calls.launch_ns
-    del kernels["correlation"]
+    copies = nsys_tables.read_copies(db, actors)
+    calls = read_calls(db, kernels, copies, actors)
+    kernels["launch_ns"], copies["launch_ns"] = calls.launch_ns, calls.copy_launch_ns
+    del kernels["correlation"], copies["correlation"], copies["owner"]
     os_calls, os_names = nsys_tables.read_os_calls(db, actors)
     tables: dict[str, Columns] = {
         "kernels": KERNELS.check(kernels),
-        "copies": nsys_tables.read_copies(db, actors),
+        "copies": COPIES.check(copies),
         "syncs": nsys_tables.read_syncs(db, actors),
         "graph_replays": nsys_tables.place_graph_replays(replays, actors),
         "overheads": nsys_tables.read_overheads(db, actors),

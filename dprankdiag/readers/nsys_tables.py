@@ -26,11 +26,22 @@ _TRACER_OVERHEADS = (3, 4, 5)
 
 
 def read_copies(db: NsysDatabase, actors: ActorIndex) -> Columns:
-    """Read memory copies, and memory sets as copies of kind 0."""
-    size = want("bytes")
-    copies = _read(db, "CUPTI_ACTIVITY_KIND_MEMCPY", _DEVICE | {"kind": want("copyKind"), "size_bytes": size})
-    sets = _read(db, "CUPTI_ACTIVITY_KIND_MEMSET", _DEVICE | {"kind": Wanted((), 0), "size_bytes": size})
-    return join_sorted(COPIES, [_place_device_rows(columns, actors) for columns in (copies, sets)])
+    """Read memory copies, and memory sets as copies of kind 0.
+
+    In place of `launch_ns` come `owner`, the first actor of the process, and `correlation`, to find the launch by.
+    """
+    wanted = _DEVICE | {"size_bytes": want("bytes"), "correlation": want("correlationId")}
+    copies = _read(db, "CUPTI_ACTIVITY_KIND_MEMCPY", wanted | {"kind": want("copyKind")})
+    sets = _read(db, "CUPTI_ACTIVITY_KIND_MEMSET", wanted | {"kind": Wanted((), 0)})
+    parts = [_place_device_rows(columns, actors) for columns in (copies, sets)]
+    for part in parts:
+        part["owner"] = actors.find_processes(process_keys(part["pid"])).astype(np.int64)
+        part["correlation"] &= 0xFFFFFFFF
+    names = [column.name for column in COPIES.columns if column.name != "launch_ns"]
+    dtypes = {column.name: column.dtype for column in COPIES.columns}
+    joined = {name: np.concatenate([part[name] for part in parts]).astype(dtypes[name]) for name in names}
+    joined |= {name: np.concatenate([part[name] for part in parts]) for name in ("owner", "correlation")}
+    return sort_rows(joined)
 
 
 def read_syncs(db: NsysDatabase, actors: ActorIndex) -> Columns:
