@@ -1,7 +1,7 @@
 """Fit one clock to another from the ends of the collectives both took part in.
 
-A blocking collective ends together everywhere, so the ends of one channel, seen by two clocks, are the same series up to
-offset and drift. Which end belongs to which is found from the intervals between ends, which neither offset nor drift
+A blocking collective ends together everywhere, so the ends of one channel, seen by two clocks, are the same series up
+to offset and drift. Which end belongs to which is found from the intervals between ends, which neither offset nor drift
 changes; a shift by a layer or a step fits worse, and if it does not fit clearly worse, nothing is claimed.
 """
 
@@ -88,8 +88,8 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
         for low in range(0, len(windows), 4096):
             chunk = windows[low : low + 4096]
             scores[low : low + 4096] = np.median(np.abs(chunk - wanted), axis=1)
-        for index in np.argsort(scores, kind="stable")[:CANDIDATES]:
-            pairs.append((float(scores[index]), anchor, int(index)))
+        best = np.argsort(scores, kind="stable")[:CANDIDATES]
+        pairs.extend((float(scores[index]), anchor, int(index)) for index in best)
     pairs.sort()
     return [(anchor, partner) for _, anchor, partner in pairs]
 

@@ -12,7 +12,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def running_end(end_ns: IntArray) -> IntArray:
-    """Return, for every row of a start-sorted table, the latest end among the rows before it (ABSENT_NS for the first)."""
+    """Return, for every row of a start-sorted table, the latest end before it; ABSENT_NS for the first row."""
     ready = np.empty(len(end_ns), np.int64)
     if len(end_ns):
         ready[0] = ABSENT_NS

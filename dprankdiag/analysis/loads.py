@@ -19,6 +19,7 @@ IDLE_SHARE = 0.5
 NO_WORK = 0.05
 FEWEST_SURGES = 3
 LOSS_SHARE = 0.8
+TURNS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
 
 def _surging(seen: Observations, skews: Skews) -> Iterator[tuple[Standout, BoolArray]]:
     """Make one standout of all surges: the ranks by loss, their level in the steps in which they surge."""
-    if skews.surges.sum() < FEWEST_SURGES:
+    steps = skews.surges.any(axis=1)
+    if steps.sum() < FEWEST_SURGES:
         return
     work = seen.sums["attention"] / skews.slowness
     base = np.median(work, axis=1)
@@ -76,6 +78,9 @@ def _surging(seen: Observations, skews: Skews) -> Iterator[tuple[Standout, BoolA
     order = np.argsort(-excess)
     count = int(np.searchsorted(np.cumsum(excess[order]) / excess.sum(), LOSS_SHARE) + 1)
     mask = excess >= 0.7 * excess[order[count - 1]]
+    if mask.sum() > 1 and steps.mean() < TURNS_SHARE:
+        # Now and then, now this rank and now that one: noise, which is told as jitter.
+        return
     ratio = np.where(skews.surges, work / np.maximum(base, 1.0)[:, None], np.nan)
     levels = np.ones(seen.n_ranks)
     for rank in np.flatnonzero(skews.surges.any(axis=0)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def _find_surges(seen: Observations, slowness: FloatArray, attention: Sequence[S
 
 
 def _worst_family(seen: Observations) -> FloatArray:
-    """Return, for each rank, the largest slowness among the probe families that hold at least a twentieth of the time."""
+    """Return, for each rank, the slowness of the worst probe family, of those that hold a twentieth of the time."""
     probes = seen.probes
     worst = np.ones(seen.n_ranks)
     total = float(probes.weight_ns.sum())
@@ -171,7 +172,7 @@ def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:
     """Give every step the level of its run of steps: noise of single steps is no difference in speed."""
     edges = sorted({0, len(ratio), *(edge for item in found for edge in (item.first, item.stop))})
     levels = np.empty_like(ratio)
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in pairwise(edges):
         levels[first:stop] = np.median(ratio[first:stop], axis=0)
     return np.maximum(levels, 1e-3)
 
@@ -271,7 +272,7 @@ def _transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:
         events[:] = False
     calm = np.where(events, 1.0, ratio)
     edges = [0, *find_changes(calm, least=least), len(ratio)]
-    runs = [(a, b, float(np.median(calm[a:b]))) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    runs = [(a, b, float(np.median(calm[a:b]))) for a, b in pairwise(edges)]
     longest = [run for run in runs if run[1] - run[0] >= min(20, seen.n_steps // 3)]
     if len(runs) > 1 and longest:
         reference = min(longest, key=lambda run: run[2])
@@ -298,7 +299,7 @@ def _common_slowdown(seen: Observations) -> tuple[BoolArray, float] | None:
     ratio = probe / np.maximum(usual, 1.0)[:, None]
     middle = np.median(ratio, axis=1)
     edges = [0, *find_changes(middle, shortest=20, least=0.03), seen.n_steps]
-    runs = [(a, b, np.median(ratio[a:b], axis=0)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    runs = [(a, b, np.median(ratio[a:b], axis=0)) for a, b in pairwise(edges)]
     if len(runs) < 2:
         return None
     calm = min(runs, key=lambda run: float(np.median(run[2])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float) -> list[St
         borders.update(find_changes(excess[:, rank], least=least / 2))
     edges = _merge_close(sorted(borders), n_steps)
     parts: list[tuple[int, int, BoolArray]] = []
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in pairwise(edges):
         mask = _judge(series[first:stop], prior_sd, least)
         if parts and np.array_equal(parts[-1][2], mask):
             parts[-1] = (parts[-1][0], stop, mask)

@@ -15,7 +15,7 @@ PRIOR_WEIGHT = 4.0
 """Degrees of freedom given to the prior spread of peers: few peers lean on it, many peers override it."""
 
 OUTLIER_SCORE = 5.5
-"""Student t at about 11 degrees of freedom for a chance of 1e-4 a side, so that thousands of even windows stay silent."""
+"""Student t at about 11 degrees of freedom for a chance of 1e-4 a side: thousands of even windows stay silent."""
 
 EVENT_SCORE = 8.0
 """Robust z of a single sample that is an event: heavy-tailed host noise reaches 5 and 6 in ordinary traces."""

@@ -32,4 +32,4 @@ ALL: tuple[Classifier, ...] = (
     UniformSlow(),
     UnclassifiedLate(),
 )
-"""Every classifier, in the order of the report's reasoning: the rank itself, its load, the layout, the fabric, the rest."""
+"""Every classifier, in the order of reasoning: the rank itself, its load, the layout, the fabric, the rest."""

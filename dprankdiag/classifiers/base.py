@@ -77,7 +77,7 @@ def even_out(seen: Observations, values: FloatArray, standout: Standout) -> Floa
 
 
 def lift_off(seen: Observations, values: FloatArray, standout: Standout) -> FloatArray:
-    """Return the factor that brings only the standing-out ranks to the level of the rest, as if the fault had never been."""
+    """Return the factor that brings the ranks that stand out to the level of the rest, as if nothing had been."""
     factor = np.ones(values.shape)
     level = np.median(values[standout.first : standout.stop], axis=0)
     rest = float(np.median(level[~standout.mask])) if (~standout.mask).any() else float(np.median(level))

@@ -9,9 +9,12 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, TransferShift, order_steps
 from dprankdiag.analysis.standouts import find_period
+from dprankdiag.classifiers.base import steps_of
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns
+
+SAME_STEPS = 0.7
 
 
 class CommunicationFabric:
@@ -22,12 +25,12 @@ class CommunicationFabric:
     *Why it happens*: congestion, a link that fell back to a lower speed, a wrong path between NICs and GPUs, other
     traffic on the same fabric, a communication library that chose another algorithm.
 
-    *How we tell it apart*: a transfer is the time from the last arrival to the group's end, so that no waiting is in it.
-    It is called long only against a reference of the same operations: other steps of the same recording. Transfers that
-    are long throughout show no reference and the cause abstains.
+    *How we tell it apart*: a transfer is the time from the last arrival to the group's end, so that no waiting is
+    in it. It is called long only against a reference of the same operations: other steps of the same recording.
+    Transfers that are long throughout show no reference and the cause abstains.
 
-    *What to do*: compare link and congestion counters of the window with a good one, check routes and adaptive routing,
-    run a collective benchmark on the same nodes.
+    *What to do*: compare link and congestion counters of the window with a good one, check routes and adaptive
+    routing, run a collective benchmark on the same nodes.
     """
 
     cause = "communication.fabric"
@@ -42,7 +45,24 @@ class CommunicationFabric:
                 "record a window in which the service is fast, beside one in which it is slow",
             )
         for shift in skews.transfer:
-            yield _claim(seen, shift, self.cause)
+            if _coincides(seen, skews, shift):
+                yield Abstention(
+                    self.cause,
+                    "transfers are longer in the very steps in which a rank comes late; long waits lengthen them too",
+                    ("steps with the same lateness and short transfers",),
+                )
+            else:
+                yield _claim(seen, shift, self.cause)
+
+
+def _coincides(seen: Observations, skews: Skews, shift: TransferShift) -> bool:
+    """Tell whether a rank stands out in the same steps; then the transfer cannot be compared like with like."""
+    for standout in (*skews.attention, *skews.speed, *skews.host, *skews.other):
+        steps = steps_of(seen, standout)
+        both = (steps & shift.steps).sum()
+        if both >= SAME_STEPS * (steps | shift.steps).sum():
+            return True
+    return False
 
 
 def _claim(seen: Observations, shift: TransferShift, cause: str) -> Claim:
@@ -75,7 +95,7 @@ def _claim(seen: Observations, shift: TransferShift, cause: str) -> Claim:
                 "transfer_ns",
                 long,
                 "ns",
-                f"{format_ns(long)} of transfer a step, {format_ns(usual)} in the {shift.reference_steps} reference steps",
+                f"{format_ns(long)} of transfer a step, {format_ns(usual)} in {shift.reference_steps} reference steps",
                 usual,
                 n,
             ),

@@ -14,16 +14,17 @@ from dprankdiag.model.diagnosis import Abstention
 class LoadContext:
     """Requests with longer contexts on one rank.
 
-    *What you see*: one rank's attention is longer while it has as many rows as the others; after the gather all ranks work
-    alike. The others wait in the gather of every layer, once a layer.
+    *What you see*: one rank's attention is longer while it has as many rows as the others; after the gather all
+    ranks work alike. The others wait in the gather of every layer, once a layer.
 
-    *Why it happens*: the router balances requests, not tokens; a few long conversations stick to one rank; round robin meets
-    an uneven mix of lengths.
+    *Why it happens*: the router balances requests, not tokens; a few long conversations stick to one rank; round
+    robin meets an uneven mix of lengths.
 
-    *How we tell it apart*: only attention and KV writes grow, kernels of equal work do not; the launch shapes of kernels that run once
-    a row are equal within a tenth, so that the rows are the same and each costs more.
+    *How we tell it apart*: only attention and KV writes grow, kernels of equal work do not; the launch shapes of
+    kernels that run once a row are equal within a tenth, so that the rows are the same and each costs more.
 
-    *What to do*: balance by tokens held instead of requests; cap the tokens of a rank; send long contexts to a pool of their own.
+    *What to do*: balance by tokens held instead of requests; cap the tokens of a rank; send long contexts to a pool
+    of their own.
     """
 
     cause = "load.context"

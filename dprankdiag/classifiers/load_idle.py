@@ -14,12 +14,14 @@ from dprankdiag.model.diagnosis import Abstention
 class LoadIdle:
     """Ranks without work of their own keep step with the busy ones.
 
-    *What you see*: some ranks run no attention in most steps and only take part in the collectives; the named ranks hold all
-    requests.
+    *What you see*: some ranks run no attention in most steps and only take part in the collectives; the named ranks
+    hold all requests.
 
-    *Why it happens*: too few requests for so many ranks, sticky sessions, or a router that does not know of the idle ranks.
+    *Why it happens*: too few requests for so many ranks, sticky sessions, or a router that does not know of the
+    idle ranks.
 
-    *How we tell it apart*: a rank counts as idle where its attention is below a twentieth of the busy ranks' in at least half of the steps.
+    *How we tell it apart*: a rank counts as idle where its attention is below a twentieth of the busy ranks' in at
+    least half of the steps.
 
     *What to do*: spread the requests over all ranks, or serve this load with fewer ranks.
     """

@@ -14,13 +14,16 @@ from dprankdiag.model.diagnosis import Abstention
 class LoadPrefill:
     """A prefill chunk that holds the decoders of all ranks.
 
-    *What you see*: steps in which one rank runs prefill attention and the others decode; the decoders wait for the chunk.
+    *What you see*: steps in which one rank runs prefill attention and the others decode; the decoders wait for the
+    chunk.
 
     *Why it happens*: prompts arrive unevenly, or chunks are too long for the decode latency asked for.
 
-    *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than on the others.
+    *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than
+    on the others.
 
-    *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several ranks have some.
+    *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several
+    ranks have some.
     """
 
     cause = "load.prefill"

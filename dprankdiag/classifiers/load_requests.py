@@ -14,16 +14,16 @@ from dprankdiag.model.diagnosis import Abstention
 class LoadRequests:
     """More requests on one rank.
 
-    *What you see*: one rank's attention is longer and its row-wise kernels are launched with larger grids; after the gather
-    all ranks work alike.
+    *What you see*: one rank's attention is longer and its row-wise kernels are launched with larger grids; after
+    the gather all ranks work alike.
 
-    *Why it happens*: the router counts wrongly or late: stale ledgers, bursts between two updates, session affinity, a tie
-    always broken for the same rank.
+    *Why it happens*: the router counts wrongly or late: stale ledgers, bursts between two updates, session
+    affinity, a tie always broken for the same rank.
 
     *How we tell it apart*: attention grows with the rows that the launch shapes show; kernels of equal work do not.
 
-    *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by tokens; loosen
-    session affinity.
+    *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
+    tokens; loosen session affinity.
     """
 
     cause = "load.requests"

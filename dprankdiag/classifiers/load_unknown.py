@@ -18,11 +18,11 @@ class LoadUnknown:
 
     *Why it happens*: more requests, longer contexts or prefill on that rank: which of them cannot be told here.
 
-    *How we tell it apart*: attention grows while work that does not depend on the rank's own requests stays equal. The kind would need
-    launch shapes that follow the rows, batch annotations, or the engine's load ledger.
+    *How we tell it apart*: attention grows while work that does not depend on the rank's own requests stays equal.
+    The kind would need launch shapes that follow the rows, batch annotations, or the engine's load ledger.
 
-    *What to do*: compare requests and tokens by rank in the engine's ledger (SGLang /v1/loads, vLLM /metrics) at the same time;
-    then balance what differs.
+    *What to do*: compare requests and tokens by rank in the engine's ledger (SGLang /v1/loads, vLLM /metrics) at
+    the same time; then balance what differs.
     """
 
     cause = "load.unknown"

@@ -34,14 +34,14 @@ class SinglePointGpu:
     *Why it happens*: the chip runs at a lower clock (heat, power cap, a stuck application clock), shares its SMs or
     memory with another process, runs on a damaged or retired memory bank, or sits behind a degraded link.
 
-    *How we tell it apart*: probes are kernels of one name and launch shape that every rank ran equally often, outside
-    attention and experts: their work is equal by construction. A rank is slow only if its probe time lies outside what
-    the other ranks scatter among themselves and costs at least two per cent of the step. Heavier requests lengthen
-    attention and leave the probes alone; a hot expert lengthens the experts and leaves them alone too. Two ranks have no
-    scatter, so that only a clear excess over what healthy chips differ by is believed.
+    *How we tell it apart*: probes are kernels of one name and launch shape that every rank ran equally often,
+    outside attention and experts: their work is equal by construction. A rank is slow only if its probe time lies
+    outside what the other ranks scatter among themselves and costs at least two per cent of the step. Heavier
+    requests lengthen attention and leave the probes alone; a hot expert lengthens the experts and leaves them alone
+    too. Two ranks have no scatter, so that only a clear excess over what healthy chips differ by is believed.
 
-    *What to do*: read clocks, throttle reasons, temperature and ECC counters of that GPU; look for a second process on
-    it; drain the rank, reset or swap the GPU.
+    *What to do*: read clocks, throttle reasons, temperature and ECC counters of that GPU; look for a second process
+    on it; drain the rank, reset or swap the GPU.
     """
 
     cause = "single_point.gpu"

@@ -36,16 +36,17 @@ _ALTERNATIVES = (
 class SinglePointHost:
     """A host process that launches late.
 
-    *What you see*: one GPU stands idle while its next kernel has not been launched yet; the other ranks wait for it in
-    the following collective. Kernels take the same time everywhere.
+    *What you see*: one GPU stands idle while its next kernel has not been launched yet; the other ranks wait for it
+    in the following collective. Kernels take the same time everywhere.
 
-    *Why it happens*: the process lost its CPU (preemption, a noisy neighbour, no pinning), runs on the far NUMA node,
-    collects garbage, compiles, logs, or waits on a lock or a blocking call that the others do not make.
+    *Why it happens*: the process lost its CPU (preemption, a noisy neighbour, no pinning), runs on the far NUMA
+    node, collects garbage, compiles, logs, or waits on a lock or a blocking call that the others do not make.
 
     *How we tell it apart*: idle time counts as the host's from the moment the GPU had nothing left to do until the
-    launching call returned. Single stalls are steps far above the rank's own habit and its peers; steady lateness is a
-    level outside what the peers scatter. Without launch calls in the recording the idle time is only an upper bound and
-    is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs and nobody's fault here.
+    launching call returned. Single stalls are steps far above the rank's own habit and its peers; steady lateness
+    is a level outside what the peers scatter. Without launch calls in the recording the idle time is only an upper
+    bound and is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs and
+    nobody's fault here.
 
     *What to do*: pin the process to cores of the GPU's NUMA node, look at what the CPU did in the stalls (OS calls,
     scheduler rows, annotated ranges), move garbage collection and logging out of the step, isolate the cores.
@@ -108,7 +109,7 @@ class SinglePointHost:
                 steps,
                 who,
                 when,
-                f"{seen.names_of(ranks)}: the host stalls {len(stalls)} times, {format_ns(float(np.median(stalls)))} each",
+                f"{seen.names_of(ranks)}: the host stalls {_times(stalls)}",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),
@@ -149,6 +150,11 @@ class SinglePointHost:
                 standout.support,
                 basis,
             )
+
+
+def _times(stalls_ns: FloatArray) -> str:
+    typical = format_ns(float(np.median(stalls_ns)))
+    return f"once, for {typical}" if len(stalls_ns) == 1 else f"{len(stalls_ns)} times, for {typical} each"
 
 
 def _keep_large(stalls: BoolArray, idle: FloatArray) -> BoolArray:

@@ -15,15 +15,18 @@ from dprankdiag.model.diagnosis import Abstention
 class SinglePointLink:
     """A link that is slow in every operation.
 
-    *What you see*: one rank leaves collectives later than its peers, in every operation and whatever the size, and therefore
-    comes late to the next meeting; its kernels and launches are like everybody's.
+    *What you see*: one rank leaves collectives later than its peers, in every operation and whatever the size, and
+    therefore comes late to the next meeting; its kernels and launches are like everybody's.
 
-    *Why it happens*: a degraded NVLink, PCIe or network link, a NIC in a wrong slot, a cable, or a rail shared with other traffic.
+    *Why it happens*: a degraded NVLink, PCIe or network link, a NIC in a wrong slot, a cable, or a rail shared with
+    other traffic.
 
-    *How we tell it apart*: lateness is measured on the way out of a meeting, against the group's median end. It must exceed the uncertainty of
-    the clocks, or show on the rank's own clock alone, and occur in all operations of that rank.
+    *How we tell it apart*: lateness is measured on the way out of a meeting, against the group's median end. It
+    must exceed the uncertainty of the clocks, or show on the rank's own clock alone, and occur in all operations of
+    that rank.
 
-    *What to do*: read the link's error and speed counters, run a point-to-point bandwidth test of that rank, swap cable or NIC.
+    *What to do*: read the link's error and speed counters, run a point-to-point bandwidth test of that rank, swap
+    cable or NIC.
     """
 
     cause = "single_point.link"

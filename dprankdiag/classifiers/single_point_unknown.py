@@ -18,10 +18,11 @@ class SinglePointUnknown:
 
     *What you see*: attention and experts of one rank both take longer by a similar ratio; the others wait for it.
 
-    *Why it happens*: most often a slow GPU. More requests and hot experts on the same rank at once would look the same.
+    *Why it happens*: most often a slow GPU. More requests and hot experts on the same rank at once would look the
+    same.
 
-    *How we tell it apart*: work before the gather follows requests, work after it follows routing; both rising together
-    points at the rank itself. A kernel of equal work would prove it, and none was found.
+    *How we tell it apart*: work before the gather follows requests, work after it follows routing; both rising
+    together points at the rank itself. A kernel of equal work would prove it, and none was found.
 
     *What to do*: check clocks, throttle reasons and a second process on that GPU; name the unknown kernels with a
     pattern file so that equal work can be compared.

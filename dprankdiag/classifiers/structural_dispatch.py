@@ -15,16 +15,17 @@ from dprankdiag.model.diagnosis import Abstention
 class StructuralDispatch:
     """A receiver queue: one rank receives more than its link can take at once.
 
-    *What you see*: one rank leaves dispatch or combine later than its peers, most where it receives most tokens; other collectives
-    end together.
+    *What you see*: one rank leaves dispatch or combine later than its peers, most where it receives most tokens;
+    other collectives end together.
 
-    *Why it happens*: many senders address the same receiver: hot experts, padding tokens routed to one rank, or a layout that sends
-    most traffic over one link.
+    *Why it happens*: many senders address the same receiver: hot experts, padding tokens routed to one rank, or a
+    layout that sends most traffic over one link.
 
-    *How we tell it apart*: the lateness occurs in dispatch or combine only, or follows the rank's own expert work from layer to layer. A link
-    that is ill is late in everything.
+    *How we tell it apart*: the lateness occurs in dispatch or combine only, or follows the rank's own expert work
+    from layer to layer. A link that is ill is late in everything.
 
-    *What to do*: spread the hot experts (EPLB, redundant experts), look at where dummy tokens go, limit tokens a rank dispatches at once.
+    *What to do*: spread the hot experts (EPLB, redundant experts), look at where dummy tokens go, limit tokens a
+    rank dispatches at once.
     """
 
     cause = "structural.dispatch"

@@ -21,15 +21,15 @@ LOSS_SHARE = 0.8
 class StructuralExpert:
     """Hot experts: some ranks get more of the routed tokens, layer by layer.
 
-    *What you see*: the expert GEMMs of a layer are longer on one rank than on the others, in the same layer of every
-    step; in other layers it may be another rank. The others wait in the collective after the experts.
+    *What you see*: the expert GEMMs of a layer are longer on one rank than on the others, in the same layer of
+    every step; in other layers it may be another rank. The others wait in the collective after the experts.
 
-    *Why it happens*: routing is uneven and the placement of experts does not make up for it: popular experts share a
-    rank, there are too few copies of them, or dummy tokens all go to one rank's experts.
+    *Why it happens*: routing is uneven and the placement of experts does not make up for it: popular experts share
+    a rank, there are too few copies of them, or dummy tokens all go to one rank's experts.
 
     *How we tell it apart*: the excess sits after the gather, in expert kernels only, at the same layers throughout;
-    kernels of equal work and attention are not longer. A layer counts if its mean ratio over the steps lies beyond both
-    its own error and five per cent.
+    kernels of equal work and attention are not longer. A layer counts if its mean ratio over the steps lies beyond
+    both its own error and five per cent.
 
     *What to do*: turn on or refresh expert placement (EPLB), add redundant experts for the hot layers, use a finer
     expert parallelism; check where padding tokens are routed.

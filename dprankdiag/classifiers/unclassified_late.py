@@ -35,11 +35,11 @@ class UnclassifiedLate:
     *Why it happens*: work of a name that nobody knows, idle time that no launch explains, or a late way out of a
     collective whose kind cannot be told.
 
-    *How we tell it apart*: the rank's excess lies outside what its peers scatter, and none of the better known causes
-    covers it.
+    *How we tell it apart*: the rank's excess lies outside what its peers scatter, and none of the better known
+    causes covers it.
 
-    *What to do*: look at the named evidence on the timeline; name unknown kernels with a pattern file, record launch
-    calls and annotations, and run again.
+    *What to do*: look at the named evidence on the timeline; name unknown kernels with a pattern file, record
+    launch calls and annotations, and run again.
     """
 
     cause = "unclassified.late"

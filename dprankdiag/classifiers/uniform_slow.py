@@ -16,12 +16,12 @@ class UniformSlow:
 
     *What you see*: steps are longer, and no rank waits more than before.
 
-    *Why it happens*: a power cap or clock limit for the whole node, another engine version or kernel choice, a larger
-    batch, a different model: not a problem of one rank.
+    *Why it happens*: a power cap or clock limit for the whole node, another engine version or kernel choice, a
+    larger batch, a different model: not a problem of one rank.
 
-    *How we tell it apart*: kernels of equal work (same name, same launch shape) take longer on every rank by about the
-    same ratio, in a run of steps against the rest of the same recording. A recording that is slow throughout looks
-    healthy here: there is nothing to compare it with.
+    *How we tell it apart*: kernels of equal work (same name, same launch shape) take longer on every rank by about
+    the same ratio, in a run of steps against the rest of the same recording. A recording that is slow throughout
+    looks healthy here: there is nothing to compare it with.
 
     *What to do*: look for what changed on all ranks at that time; compare with a recording of a good day.
     """

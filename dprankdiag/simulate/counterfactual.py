@@ -25,6 +25,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 EXACT_CLAIMS = 8
 PERMUTATIONS = 48
+FEWEST_HELD_OUT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,23 +178,20 @@ def _replay_even(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray
 
 
 def measure_replay_error(grids: Sequence[StepGrid]) -> float | None:
-    """Predict odd steps from even ones: replay the segments of the neighbouring even steps, compare the walls.
+    """Predict every step from its neighbours: replay their segments, compare the walls.
 
     The median over the steps is taken, so that a single stalled step, which no neighbour can foretell, does not count.
 
     Returns:
-        |median of (predicted − measured) / measured| over the odd steps, the kinds weighted; None with too few steps.
+        |median of (predicted − measured) / measured|; None with too few steps.
     """
-    errors, weights = [], []
+    errors = []
     for grid in grids:
-        odd = np.arange(1, len(grid.number) - 1, 2)
-        if len(odd) < 3:
+        held_out = np.arange(1, len(grid.number) - 1)
+        if len(held_out) < FEWEST_HELD_OUT:
             continue
-        wall = np.zeros(len(odd))
-        for neighbour in (odd - 1, odd + 1):
-            part = grid.take(neighbour)
-            wall += replay(part, []) / 2
-        measured = grid.duration_ns[odd]
-        errors.append(abs(float(np.median((wall - measured) / np.maximum(measured, 1)))))
-        weights.append(len(odd))
-    return float(np.average(errors, weights=weights)) if errors else None
+        wall = replay(grid, [])
+        predicted = (wall[held_out - 1] + wall[held_out + 1]) / 2
+        measured = grid.duration_ns[held_out]
+        errors.append((predicted - measured) / np.maximum(measured, 1))
+    return abs(float(np.median(np.concatenate(errors)))) if errors else None
