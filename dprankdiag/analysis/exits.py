@@ -44,9 +44,12 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
     for standout in (*collective, *ep):
         if standout in ep and any(np.array_equal(standout.mask, other.mask) for other in collective):
             continue
+        if not _rows(seen, standout).any():
+            continue
         by_operation = _by_operation(seen, standout)
         peak = max(by_operation.values())
-        reading = _tell_clock_from_exit(seen, standout)
+        # A clock does not run ahead in single steps.
+        reading = "exit" if standout.is_burst else _tell_clock_from_exit(seen, standout)
         if reading == "clock" or (reading == "open" and peak <= seen.abilities.clock_bound_ns):
             continue
         late = tuple(sorted(name for name, value in by_operation.items() if value > 0.33 * peak))
@@ -80,9 +83,7 @@ def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:
 
 
 def _rows(seen: Observations, standout: Standout) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    steps = np.zeros(seen.n_steps, bool)
-    steps[standout.first : standout.stop] = True
-    return np.asarray(steps[seen.grid_of == 0])
+    return np.asarray(standout.steps[seen.grid_of == 0])
 
 
 def _correlation(seen: Observations, standout: Standout) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,6 @@ ROWS_ALIKE = 0.10
 
 IDLE_SHARE = 0.5
 NO_WORK = 0.05
-FEWEST_SURGES = 3
-LOSS_SHARE = 0.8
-TURNS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,6 @@ class LoadSkew:
         row_ratio: requests of the heavier ranks over the rest's, from batch annotations, else from launch shapes;
             None if neither tells.
         held_ratio: KV tokens held, likewise, from batch annotations.
-        surges: `(n_steps, n_ranks)` the steps and ranks meant, where single steps stand out and no run of steps; the
-            standout then covers the whole recording.
         post_ratio: expert work of the heavier ranks over the rest's; None if there is none.
     """
 
@@ -41,7 +35,6 @@ class LoadSkew:
     row_ratio: float | None
     held_ratio: float | None
     post_ratio: float | None
-    surges: BoolArray | None = None
 
 
 SLOW_CHIP_MARGIN = 1.15
@@ -54,7 +47,7 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
         # Experts and attention are slow alike and nothing of equal work was seen: not load, not known.
         return []
     found = []
-    for standout, surges in (*((item, None) for item in skews.attention), *_surging(seen, skews)):
+    for standout in skews.attention:
         mask = standout.mask
         if _is_slow_chip(skews, standout):
             continue
@@ -63,36 +56,14 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
             rows = _compare(seen.row_ratio, mask)
         held = _compare(_annotated(seen, standout, "held_tokens"), mask)
         kind = _kind(seen, standout, rows)
-        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout), surges))
+        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout)))
     return found
-
-
-def _surging(seen: Observations, skews: Skews) -> Iterator[tuple[Standout, BoolArray]]:
-    """Make one standout of all surges: the ranks by loss, their level in the steps in which they surge."""
-    steps = skews.surges.any(axis=1)
-    if steps.sum() < FEWEST_SURGES:
-        return
-    work = seen.sums["attention"] / skews.slowness
-    base = np.median(work, axis=1)
-    excess = np.where(skews.surges, work - base[:, None], 0.0).sum(axis=0)
-    order = np.argsort(-excess)
-    count = int(np.searchsorted(np.cumsum(excess[order]) / excess.sum(), LOSS_SHARE) + 1)
-    mask = excess >= 0.7 * excess[order[count - 1]]
-    if mask.sum() > 1 and steps.mean() < TURNS_SHARE:
-        # Now and then, now this rank and now that one: noise, which is told as jitter.
-        return
-    ratio = np.where(skews.surges, work / np.maximum(base, 1.0)[:, None], np.nan)
-    levels = np.ones(seen.n_ranks)
-    for rank in np.flatnonzero(skews.surges.any(axis=0)):
-        levels[rank] = float(np.nanmedian(ratio[:, rank]))
-    support = 1.0 - 0.5 ** float(skews.surges.sum())
-    yield Standout(0, seen.n_steps, mask, levels, 1.0, 0.0, support), skews.surges
 
 
 def _is_slow_chip(skews: Skews, standout: Standout) -> bool:
     """Tell whether heavier attention is what a slow chip does to it, beyond what the probes show on average."""
     for slow in skews.speed:
-        if slow.mask[standout.mask].all() and slow.first < standout.stop and slow.stop > standout.first:
+        if slow.mask[standout.mask].all() and (slow.steps & standout.steps).any():
             ratio = float(np.max(standout.levels[standout.mask]))
             speed = float(np.mean(slow.levels[standout.mask])) / slow.centre
             return ratio * speed <= SLOW_CHIP_MARGIN * float(skews.worst_family[standout.mask].max())
@@ -101,10 +72,13 @@ def _is_slow_chip(skews: Skews, standout: Standout) -> bool:
 
 def _annotated(seen: Observations, standout: Standout, field: str) -> FloatArray | None:
     """Average what the ranks' annotations say of the standout's steps; None if any rank's do not say."""
-    low, high = seen.start_ns[standout.first], seen.end_ns[standout.stop - 1]
+    covered = np.flatnonzero(standout.steps)
     means = []
-    for series in seen.batches:
-        values = getattr(series, field)[(series.start_ns >= low) & (series.start_ns < high)]
+    for rank, series in enumerate(seen.batches):
+        mine = np.flatnonzero(standout.marks[:, rank]) if standout.mask[rank] else covered
+        # An annotation begins with the launches of its step, so it lies before the step's end on the GPU.
+        step = np.searchsorted(seen.end_ns, series.start_ns, side="right")
+        values = getattr(series, field)[np.isin(step, mine)]
         if not len(values) or np.isnan(values).any():
             return None
         means.append(float(values.mean()))
@@ -120,7 +94,7 @@ def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
 
 def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:
     mask = standout.mask
-    attention = seen.sums["attention"][standout.first : standout.stop]
+    attention = seen.sums["attention"][standout.steps]
     busy = float(np.median(attention[:, mask]))
     idle = (attention < NO_WORK * busy).mean(axis=0) >= IDLE_SHARE
     if idle.any() and not idle[mask].any():
@@ -136,8 +110,7 @@ def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:
 
 
 def _post_ratio(seen: Observations, skews: Skews, standout: Standout) -> float | None:
-    window = slice(standout.first, standout.stop)
-    expert = seen.sums["expert"][window] / skews.slowness[window]
+    expert = seen.sums["expert"][standout.steps] / skews.slowness[standout.steps]
     if np.median(expert) <= 0 or not (~standout.mask).any():
         return None
     level = np.median(expert, axis=0)

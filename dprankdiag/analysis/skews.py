@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.standouts import Standout, find_stalls, find_standouts, relative_to_step
+from dprankdiag.analysis.standouts import Standout, find_bursts, find_stalls, find_standouts, relative_to_step
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_changes, find_events, robust_sd
 
 SPEED_PRIOR_SD = 0.008
@@ -26,21 +26,29 @@ LEAST_HOST_SHARE = 0.03
 LEAST_EXIT_SHARE = 0.015
 EXPERT_LEAST = 0.05
 EXPERT_SCORE = 5.5
+FEWEST_EXPERT_STEPS = 8
+BURST_LEAST = 3.0
+"""A single step must exceed what is worth a claim over a run of steps this many times to count as an event."""
 
 EP_FAMILIES = ("dispatch", "combine", "notify")
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertSkew:
-    """Systematic expert work by position of one grid.
+    """Systematic expert work over a set of steps.
 
     Attributes:
-        level: `(n_positions, n_ranks)` expert time over the median rank's, speed taken out; NaN where there is none.
-        hot: `(n_positions, n_ranks)` ranks beyond chance.
+        steps: `(n_steps,)` the steps.
+        is_burst: single steps, not a run.
+        levels: one a grid, `(n_positions, n_ranks)` expert time over the median rank's, speed taken out; NaN where
+            there is none.
+        hot: one a grid, `(n_positions, n_ranks)` ranks beyond chance.
     """
 
-    level: FloatArray
-    hot: BoolArray
+    steps: BoolArray
+    is_burst: bool
+    levels: tuple[FloatArray, ...]
+    hot: tuple[BoolArray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +70,13 @@ class Skews:
         speed: ranks slow at equal work.
         speed_basis: "probes", "expert" (no probe: experts and attention slow alike) or "none".
         attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
-        surges: `(n_steps, n_ranks)` single steps in which a rank has far more attention work than in others.
         worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
         other: ranks with more of the remaining work, speed taken out.
         host: ranks that launch later than their peers over a run of steps.
         stalls: `(n_steps, n_ranks)` single steps in which a rank launched far too late.
         rest: ranks with more idle time that no launch explains.
         exits: by family class ("collective", "ep") the ranks that leave meetings late.
-        experts: one a grid.
+        experts: hot experts, by the steps they are hot in.
         transfer: steps with long transfers.
         common: steps in which equal work took longer on every rank alike, with the ratio; None if never.
     """
@@ -78,7 +85,6 @@ class Skews:
     speed: tuple[Standout, ...]
     speed_basis: str
     attention: tuple[Standout, ...]
-    surges: BoolArray
     worst_family: FloatArray
     other: tuple[Standout, ...]
     host: tuple[Standout, ...]
@@ -94,25 +100,23 @@ def measure_skews(seen: Observations) -> Skews:
     """Measure all skews of a group."""
     step_ns = max(seen.median_step_ns, 1.0)
     slowness, speed, basis = _measure_speed(seen, step_ns)
-    attention = _work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)
-    other = _work_standouts(seen.sums["other"] / slowness, (), step_ns)
     idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
     stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
-    host = _host_standouts(idle, stalls, step_ns)
-    rest = _host_standouts(np.maximum(seen.sums["rest"], 0.0), stalls, step_ns) if seen.abilities.has_launches else ()
+    rest = np.maximum(seen.sums["rest"], 0.0)
     return Skews(
         slowness,
         tuple(speed),
         basis,
-        tuple(attention),
-        _find_surges(seen, slowness, attention, step_ns),
+        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
         _worst_family(seen),
-        tuple(other),
-        tuple(host),
+        tuple(_work_standouts(seen.sums["other"] / slowness, (), step_ns)),
+        tuple(_host_standouts(idle, stalls, step_ns)),
         stalls,
-        tuple(rest),
+        tuple(_host_standouts(rest, find_stalls(rest, LEAST_HOST_SHARE * step_ns), step_ns))
+        if seen.abilities.has_launches
+        else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
-        tuple(_measure_experts(seen, slowness, grid_id) for grid_id in range(len(seen.grids))),
+        tuple(_measure_experts(seen, slowness, step_ns)),
         tuple(_transfer_shifts(seen, step_ns)),
         _common_slowdown(seen),
     )
@@ -125,7 +129,9 @@ def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list
         ratio = relative_to_step(probe)
         # What a slow chip costs is all its work, not only the probes.
         work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
-        found = find_standouts(ratio, SPEED_PRIOR_SD, LEAST_SPEED_SHARE * step_ns / max(work, 1.0))
+        least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
+        found = find_standouts(ratio, SPEED_PRIOR_SD, least)
+        found += find_bursts(ratio, max(2 * least, 0.05), found)
         return _level_matrix(ratio, found), found, "probes"
     expert, attention = seen.sums["expert"], seen.sums["attention"]
     if np.median(expert) > 0 and np.median(attention) > 0:
@@ -139,18 +145,6 @@ def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list
         if found:
             return _level_matrix(ratio, found), found, "expert"
     return even, [], "none"
-
-
-def _find_surges(seen: Observations, slowness: FloatArray, attention: Sequence[Standout], step_ns: float) -> BoolArray:
-    """Mark steps in which a rank's attention lies far above its habit, outside what stands out over runs of steps."""
-    work = seen.sums["attention"] / slowness
-    typical = float(np.median(work))
-    if typical <= 0 or seen.n_steps < 8:
-        return np.zeros(work.shape, bool)
-    surges = find_stalls(relative_to_step(work), LEAST_HOST_SHARE * step_ns / typical, pooled=True)
-    for standout in attention:
-        surges[standout.first : standout.stop, standout.mask] = False
-    return surges
 
 
 def _worst_family(seen: Observations) -> FloatArray:
@@ -169,11 +163,15 @@ def _worst_family(seen: Observations) -> FloatArray:
 
 
 def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:
-    """Give every step the level of its run of steps: noise of single steps is no difference in speed."""
-    edges = sorted({0, len(ratio), *(edge for item in found for edge in (item.first, item.stop))})
+    """Give every step the level of its run of steps, and events their own: other noise is no difference in speed."""
+    runs = [item for item in found if not item.is_burst]
+    edges = sorted({0, len(ratio), *(edge for item in runs for edge in (item.first, item.stop))})
     levels = np.empty_like(ratio)
     for first, stop in pairwise(edges):
         levels[first:stop] = np.median(ratio[first:stop], axis=0)
+    for item in found:
+        if item.is_burst:
+            levels[item.marks] = ratio[item.marks]
     return np.maximum(levels, 1e-3)
 
 
@@ -184,11 +182,15 @@ def _work_standouts(work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns:
         return []
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
-        return find_standouts(relative_to_step(work), WORK_PRIOR_SD, least)
+        return _runs_and_bursts(relative_to_step(work), WORK_PRIOR_SD, least)
     joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
-    return [
-        _widen(item, teams, work.shape[1]) for item in find_standouts(relative_to_step(joined), WORK_PRIOR_SD, least)
-    ]
+    found = _runs_and_bursts(relative_to_step(joined), WORK_PRIOR_SD, least)
+    return [_widen(item, teams, work.shape[1]) for item in found]
+
+
+def _runs_and_bursts(series: FloatArray, prior_sd: float, least: float) -> list[Standout]:
+    runs = find_standouts(series, prior_sd, least)
+    return [*runs, *find_bursts(series, BURST_LEAST * least, runs)]
 
 
 def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -> Standout:
@@ -197,7 +199,10 @@ def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -
     for position, team in enumerate(teams):
         mask[list(team)] = standout.mask[position]
         levels[list(team)] = standout.levels[position]
-    return Standout(standout.first, standout.stop, mask, levels, standout.centre, standout.score, standout.support)
+    marks = np.zeros((len(standout.marks), n_ranks), bool)
+    for position, team in enumerate(teams):
+        marks[:, list(team)] = standout.marks[:, position, None]
+    return replace(standout, mask=mask, levels=levels, marks=marks)
 
 
 def _host_standouts(idle: FloatArray, stalls: BoolArray, step_ns: float) -> list[Standout]:
@@ -214,7 +219,7 @@ def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Stand
         return []
     calls = max(exit_calls(seen, kind), 1)
     transfer = float(np.median(seen.sums["transfer"]))
-    return find_standouts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), LEAST_EXIT_SHARE * step_ns)
+    return _runs_and_bursts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), LEAST_EXIT_SHARE * step_ns)
 
 
 def exit_sums(seen: Observations, kind: str) -> FloatArray | None:
@@ -241,18 +246,52 @@ def order_steps(seen: Observations, parts: Sequence[np.ndarray[Any, Any]]) -> Fl
     return result
 
 
-def _measure_experts(seen: Observations, slowness: FloatArray, grid_id: int) -> ExpertSkew:
-    grid = seen.grids[grid_id]
-    work = grid.components["expert"].astype(np.float64) / slowness[seen.grid_of == grid_id][:, None, :]
-    middle = np.median(work, axis=2, keepdims=True)
-    has_work = np.median(middle[:, :, 0], axis=0) > 0
-    ratio = work / np.maximum(middle, 1.0)
-    level = ratio.mean(axis=0)
-    n_steps = len(work)
-    error = 1.5 * ratio.std(axis=0) / np.sqrt(max(n_steps, 1))
-    hot = (level - 1.0 > np.maximum(EXPERT_SCORE * error, EXPERT_LEAST)) & has_work[:, None] & (n_steps >= 8)
-    level = np.where(has_work[:, None], level, np.nan)
-    return ExpertSkew(level, hot)
+def _measure_experts(seen: Observations, slowness: FloatArray, step_ns: float) -> Iterator[ExpertSkew]:
+    """Find the steps in which expert work is uneven, and who is hot in them.
+
+    The imbalance of a step is what its slowest rank spends beyond the mean, over its layers; where that shifts, the
+    steps are judged apart.
+    """
+    work = [
+        grid.components["expert"] / slowness[seen.grid_of == grid_id][:, None, :]
+        for grid_id, grid in enumerate(seen.grids)
+    ]
+    excess = order_steps(seen, [(part.max(axis=2) - part.mean(axis=2)).sum(axis=1) for part in work])
+    if seen.n_steps < FEWEST_EXPERT_STEPS or not excess.any():
+        return
+    least = LEAST_WORK_SHARE * step_ns
+    events = find_events(excess, BURST_LEAST * least)
+    if events.mean() > 0.25:
+        events[:] = False
+    calm = np.where(events, np.median(excess), excess)
+    for first, stop in pairwise([0, *find_changes(calm, least=least), seen.n_steps]):
+        steps = np.zeros(seen.n_steps, bool)
+        steps[first:stop] = True
+        skew = _expert_skew(seen, work, steps & ~events, is_burst=False)
+        if any(hot.any() for hot in skew.hot):
+            yield skew
+    if events.sum() >= 2:
+        skew = _expert_skew(seen, work, events, is_burst=True)
+        if any(hot.any() for hot in skew.hot):
+            yield skew
+
+
+def _expert_skew(seen: Observations, work: Sequence[FloatArray], steps: BoolArray, *, is_burst: bool) -> ExpertSkew:
+    levels, hot = [], []
+    for grid_id, part in enumerate(work):
+        chosen = part[seen.select(grid_id, steps)]
+        if len(chosen) < 2:
+            levels.append(np.full(part.shape[1:], np.nan))
+            hot.append(np.zeros(part.shape[1:], bool))
+            continue
+        middle = np.median(chosen, axis=2, keepdims=True)
+        has_work = np.median(middle[:, :, 0], axis=0) > 0
+        ratio = chosen / np.maximum(middle, 1.0)
+        level = ratio.mean(axis=0)
+        error = 1.5 * ratio.std(axis=0, ddof=1) / np.sqrt(len(chosen))
+        hot.append((level - 1.0 > np.maximum(EXPERT_SCORE * error, EXPERT_LEAST)) & has_work[:, None])
+        levels.append(np.where(has_work[:, None], level, np.nan))
+    return ExpertSkew(steps, is_burst, tuple(levels), tuple(hot))
 
 
 def _transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:

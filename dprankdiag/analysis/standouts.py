@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,20 +21,27 @@ from dprankdiag.analysis.statistics import (
 )
 
 FEWEST_STEPS = 8
+FEWEST_EVENTS = 2
+MOST_CULPRITS = 3
+TURNS_SHARE = 0.1
+LOSS_SHARE = 0.8
+ALIKE = 0.7
 RESAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Standout:
-    """Ranks that stand out over a run of steps.
+    """Ranks that stand out over a run of steps, or in single steps.
 
     Attributes:
         first, stop: half-open range of steps.
         mask: `(n_ranks,)` the ranks.
-        levels: `(n_ranks,)` level of every rank in these steps.
+        levels: `(n_ranks,)` level of every rank in these steps (of a burst: in the marked ones).
         centre: level of the rest.
-        score: robust z of the weakest member.
-        support: share of block-bootstrap resamples that give the same ranks.
+        support: share of block-bootstrap resamples that give the same ranks; of a burst, how sure its events make it.
+        marks: `(n_steps, n_ranks)` the steps and ranks meant.
+        is_burst: single steps stand out, not a run.
+        in_turn: the ranks take turns.
     """
 
     first: int
@@ -41,8 +49,15 @@ class Standout:
     mask: BoolArray
     levels: FloatArray
     centre: float
-    score: float
     support: float
+    marks: BoolArray
+    is_burst: bool = False
+    in_turn: bool = False
+
+    @property
+    def steps(self) -> BoolArray:
+        """Mark the steps covered, `(n_steps,)`."""
+        return np.asarray(self.marks.any(axis=1))
 
 
 def relative_to_step(values: FloatArray) -> FloatArray:
@@ -104,14 +119,15 @@ def _judge(series: FloatArray, prior_sd: float, least: float) -> BoolArray:
 
 def _describe(series: FloatArray, first: int, stop: int, mask: BoolArray, prior_sd: float, least: float) -> Standout:
     part = series[first:stop]
-    levels, errors = _levels(part)
-    outliers = find_high(levels, errors, prior_sd, least)
+    levels, _ = _levels(part)
     same = 0
     for index in draw_blocks(len(part), RESAMPLES):
         drawn, drawn_errors = _levels(part[index])
         same += bool(np.array_equal(find_high(drawn, drawn_errors, prior_sd, least).mask, mask))
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
-    return Standout(first, stop, mask, levels, centre, outliers.score, same / RESAMPLES)
+    marks = np.zeros(series.shape, bool)
+    marks[first:stop, mask] = True
+    return Standout(first, stop, mask, levels, centre, same / RESAMPLES, marks)
 
 
 def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> BoolArray:
@@ -129,6 +145,67 @@ def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> Bo
     excess = series - peer_median(series)
     scale = float(np.median(robust_sd(excess, axis=0))) if pooled else None
     return np.stack([find_events(excess[:, rank], least, scale) for rank in range(series.shape[1])], axis=1)
+
+
+def find_bursts(series: FloatArray, least: float, taken: Sequence[Standout] = ()) -> list[Standout]:
+    """Find single steps in which ranks stand out, and tell ranks that do so together from ranks that take turns.
+
+    Now and then, now this rank and now that one, is noise and left to the jitter.
+
+    Args:
+        series: `(n_steps, n_ranks)` relative to what is common to the step.
+        least: smallest height worth an event.
+        taken: standouts whose ranks and steps are accounted for.
+    """
+    if len(series) < FEWEST_STEPS or series.shape[1] < 2:
+        return []
+    marks = find_stalls(series, least, pooled=True)
+    for standout in taken:
+        marks &= ~standout.marks
+    ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= FEWEST_EVENTS)]
+    groups = _group_by_steps(marks, ranks)
+    share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
+    if len(groups) > MOST_CULPRITS:
+        return [_burst(series, marks, ranks, in_turn=True)] if share >= TURNS_SHARE else []
+    if len(groups) > 1 and share >= TURNS_SHARE:
+        return [_burst(series, marks, ranks, in_turn=True)]
+    return [_burst(series, marks, group, in_turn=False) for group in groups]
+
+
+def _group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:
+    """Join ranks whose events fall mostly on the same steps."""
+    groups: list[list[int]] = []
+    for rank in ranks:
+        for group in groups:
+            both = (marks[:, rank] & marks[:, group].any(axis=1)).sum()
+            if 2 * both >= min(marks[:, rank].sum(), marks[:, group].any(axis=1).sum()):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return groups
+
+
+def _burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *, in_turn: bool) -> Standout:
+    mine = np.zeros_like(marks)
+    mine[:, ranks] = marks[:, ranks]
+    excess = np.where(mine, series - np.median(series, axis=1, keepdims=True), 0.0).sum(axis=0)
+    mask: BoolArray = _by_loss(excess) if in_turn else np.asarray(mine.any(axis=0))
+    steps = np.flatnonzero(mine.any(axis=1))
+    marked = np.where(mine, series, np.nan)
+    levels = np.median(series[steps], axis=0)
+    levels[mine.any(axis=0)] = np.nanmedian(marked[:, mine.any(axis=0)], axis=0)
+    quiet = ~mine.any(axis=0)
+    centre = float(np.median(levels[quiet])) if quiet.any() else float(np.median(series))
+    support = 1.0 - 0.5 ** (1 + len(steps))
+    return Standout(int(steps[0]), int(steps[-1]) + 1, mask, levels, centre, support, mine, True, in_turn)
+
+
+def _by_loss(excess: FloatArray) -> BoolArray:
+    """Choose the smallest set of ranks that holds the loss, and those as heavy as its last member."""
+    order = np.argsort(-excess)
+    count = int(np.searchsorted(np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9), LOSS_SHARE) + 1)
+    return np.asarray(excess >= ALIKE * excess[order[min(count, len(order)) - 1]])
 
 
 def find_period(index: np.ndarray[Any, Any], times_ns: np.ndarray[Any, Any]) -> int | None:

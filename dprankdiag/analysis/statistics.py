@@ -55,12 +55,10 @@ def peer_median(values: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """Ranks above the rest. `threshold` is the level above the rest's median from which a rank counts."""
+    """Ranks above the rest; `centre` is the rest's median."""
 
     mask: BoolArray
     centre: float
-    threshold: float
-    score: float
 
 
 def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: float) -> Outliers:
@@ -77,7 +75,7 @@ def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: fl
         least: smallest excess worth a claim, same unit.
     """
     n_ranks = len(levels)
-    nobody = Outliers(np.zeros(n_ranks, bool), float(np.median(levels)), np.inf, 0.0)
+    nobody = Outliers(np.zeros(n_ranks, bool), float(np.median(levels)))
     if n_ranks < 2:
         return nobody
     order = np.argsort(levels)
@@ -97,7 +95,7 @@ def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: fl
         if excess > threshold and gap > best_gap and gap > 2 * spread:
             mask = np.zeros(n_ranks, bool)
             mask[order[n_ranks - count :]] = True
-            best = Outliers(mask, centre, threshold, float(excess / scale) if scale > 0 else np.inf)
+            best = Outliers(mask, centre)
             best_gap = float(gap)
     return best
 

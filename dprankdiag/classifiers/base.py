@@ -36,23 +36,29 @@ class Classifier(Protocol):
         ...
 
 
-def steps_of(seen: Observations, standout: Standout) -> BoolArray:
-    """Mark the steps a standout covers."""
-    steps = np.zeros(seen.n_steps, bool)
-    steps[standout.first : standout.stop] = True
-    return steps
-
-
 def when_of(seen: Observations, standout: Standout) -> When:
-    """Tell a shift within the recording from a skew that was there throughout."""
-    starts = standout.first >= ONSET_STEPS and standout.stop - standout.first >= ONSET_STEPS
-    ends = seen.n_steps - standout.stop >= ONSET_STEPS and standout.stop - standout.first >= ONSET_STEPS
+    """Tell single steps from a shift within the recording, and that from a skew that was there throughout."""
+    if standout.is_burst:
+        return "periodic" if period_of(seen, standout) is not None else "burst"
+    long_enough = standout.stop - standout.first >= ONSET_STEPS
+    starts = standout.first >= ONSET_STEPS and long_enough
+    ends = seen.n_steps - standout.stop >= ONSET_STEPS and long_enough
     return "onset" if starts or ends else "steady"
 
 
-def who_of(ranks: Sequence[int]) -> Who:
-    """Say whether one rank or a group is meant."""
-    return "one" if len(ranks) == 1 else "group"
+def period_of(seen: Observations, standout: Standout) -> int | None:
+    """Return the period of a burst whose steps come back regularly, in ns."""
+    if not standout.is_burst or standout.in_turn:
+        return None
+    return find_period(np.flatnonzero(standout.steps), seen.start_ns[standout.steps])
+
+
+def who_of(standout: Standout) -> Who:
+    """Say whether one rank, a group, or ranks in turn are meant."""
+    count = int(standout.mask.sum())
+    if standout.in_turn:
+        return "all" if count == len(standout.mask) else "rotating"
+    return "one" if count == 1 else "group"
 
 
 def members(mask: BoolArray) -> tuple[int, ...]:
@@ -60,30 +66,40 @@ def members(mask: BoolArray) -> tuple[int, ...]:
     return tuple(int(position) for position in np.flatnonzero(mask))
 
 
-def even_out(seen: Observations, values: FloatArray, standout: Standout) -> FloatArray:
-    """Return the factor that gives every rank the mean level of the covered steps, its own samples kept.
+def ranks_of(standout: Standout) -> tuple[int, ...]:
+    """List the ranks to name; where all take turns, nobody is named."""
+    return () if who_of(standout) == "all" else members(standout.mask)
+
+
+def even_out(values: FloatArray, standout: Standout) -> FloatArray:
+    """Return the factor that spreads the work of the covered steps evenly, its sum conserved.
+
+    Over a run of steps every rank is brought to the mean level, its own samples kept; single steps are evened one by
+    one.
 
     Args:
-        values: `(n_steps, n_ranks)` work, speed taken out; what it adds up to is conserved.
+        values: `(n_steps, n_ranks)` work, speed taken out.
 
     Returns:
         `(n_steps, n_ranks)`, 1 outside the covered steps.
     """
     factor = np.ones(values.shape)
-    part = values[standout.first : standout.stop]
-    level = part.mean(axis=0)
-    factor[standout.first : standout.stop] = np.where(level > 0, level.mean() / np.maximum(level, 1e-9), 1.0)
+    steps = standout.steps
+    level = values[steps] if standout.is_burst else values[steps].mean(axis=0, keepdims=True)
+    factor[steps] = np.where(level > 0, level.mean(axis=1, keepdims=True) / np.maximum(level, 1e-9), 1.0)
     return factor
 
 
-def lift_off(seen: Observations, values: FloatArray, standout: Standout) -> FloatArray:
+def lift_off(values: FloatArray, standout: Standout) -> FloatArray:
     """Return the factor that brings the ranks that stand out to the level of the rest, as if nothing had been."""
+    steps = standout.steps
+    level = values[steps] if standout.is_burst else np.median(values[steps], axis=0, keepdims=True)
+    others = ~standout.mask
+    rest = np.median(level[:, others], axis=1) if others.any() else np.median(level, axis=1)
+    lowered = np.where(level > 0, np.minimum(rest[:, None] / np.maximum(level, 1e-9), 1.0), 1.0)
     factor = np.ones(values.shape)
-    level = np.median(values[standout.first : standout.stop], axis=0)
-    rest = float(np.median(level[~standout.mask])) if (~standout.mask).any() else float(np.median(level))
-    scale = np.where(standout.mask & (level > 0), rest / np.maximum(level, 1e-9), 1.0)
-    factor[standout.first : standout.stop] = np.minimum(scale, 1.0)
-    return factor
+    factor[steps] = lowered
+    return np.where(standout.marks, factor, 1.0)
 
 
 def scale(seen: Observations, component: str, factor: FloatArray) -> Undo:
@@ -135,63 +151,35 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             continue
         standout = load.standout
         ranks = members(standout.mask)
-        steps = steps_of(seen, standout)
         work = seen.sums["attention"] / skews.slowness
-        if load.surges is not None:
-            yield _claim_surges(seen, skews, cause, load, because)
-            continue
-        undo = [scale(seen, "attention", even_out(seen, work, standout))]
-        proof = [scale(seen, "attention", lift_off(seen, work, standout))]
+        undo = [scale(seen, "attention", even_out(work, standout))]
+        proof = [scale(seen, "attention", lift_off(work, standout))]
         for other in skews.other:
-            if other.mask[list(ranks)].all() and other.first < standout.stop and other.stop > standout.first:
+            if other.mask[list(ranks)].all() and (other.steps & standout.steps).any():
                 rows = seen.sums["other"] / skews.slowness
-                undo.append(scale(seen, "other", even_out(seen, rows, standout)))
-                proof.append(scale(seen, "other", lift_off(seen, rows, standout)))
+                undo.append(scale(seen, "other", even_out(rows, standout)))
+                proof.append(scale(seen, "other", lift_off(rows, standout)))
                 break
+        turns = " in turn" if standout.in_turn else ""
+        where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
+        work_ratio = f"{_work_ratio(standout):.2f} × the attention work of the other ranks"
         yield Claim(
             cause,
-            ranks,
-            steps,
-            who_of(ranks),
+            ranks_of(standout),
+            standout.steps,
+            who_of(standout),
             when_of(seen, standout),
-            f"{seen.names_of(ranks)}: {_work_ratio(standout):.2f} × the attention work of the other ranks{because}",
-            tuple(_load_evidence(seen, load, ranks, steps)),
+            f"{seen.names_of(ranks)}{turns}: {work_ratio}{where}{because}",
+            tuple(_load_evidence(seen, load, ranks, standout.steps)),
             (
                 Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
                 Alternative("structural.layout", "the same share at every load level"),
             ),
             tuple(undo),
             standout.support,
+            period_ns=period_of(seen, standout),
             proof=tuple(proof),
         )
-
-
-def _claim_surges(seen: Observations, skews: Skews, cause: str, load: LoadSkew, because: str) -> Claim:
-    """Claim single steps in which ranks, often in turn, have far more attention work than the others."""
-    surges = load.surges
-    assert surges is not None
-    ranks = members(load.standout.mask)
-    named = ranks if len(ranks) < seen.n_ranks else ()
-    steps: BoolArray = np.asarray(surges.any(axis=1))
-    work = seen.sums["attention"] / skews.slowness
-    factor = np.where(steps[:, None], work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0), 1.0)
-    ratio = float(np.mean(load.standout.levels[load.standout.mask]))
-    period = find_period(np.flatnonzero(steps), seen.start_ns[steps]) if len(ranks) == 1 else None
-    n = int(steps.sum())
-    turns = f"{seen.names_of(ranks)} in turn" if len(ranks) > 1 else seen.names_of(ranks)
-    return Claim(
-        cause,
-        named,
-        steps,
-        "one" if len(ranks) == 1 else "rotating" if named else "all",
-        "periodic" if period else "steady",
-        f"{turns}: {ratio:.2f} × the attention work of the other ranks in {n} of {seen.n_steps} steps{because}",
-        tuple(_load_evidence(seen, load, ranks, steps)),
-        (Alternative("single_point.gpu", "kernels of equal work longer in the same steps"),),
-        (scale(seen, "attention", factor),),
-        load.standout.support,
-        period_ns=period,
-    )
 
 
 def _work_ratio(standout: Standout) -> float:
@@ -225,9 +213,8 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
     """Claim a late exit; the undo brings the named ranks out with the median of the group."""
     standout = late.standout
     ranks = members(standout.mask)
-    steps = steps_of(seen, standout)
-    factor = np.ones((seen.n_steps, seen.n_ranks))
-    factor[standout.first : standout.stop, list(ranks)] = 0.0
+    steps = standout.steps
+    factor = np.where(standout.marks, 0.0, 1.0)
     evidence = [
         Evidence(
             "exit_lateness_ns",
@@ -255,13 +242,14 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         evidence.append(Evidence("received_ratio", late.correlation, "ratio", text, 0.0))
     return Claim(
         cause,
-        ranks,
+        ranks_of(standout),
         steps,
-        who_of(ranks),
+        who_of(standout),
         when_of(seen, standout),
         f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
         (*evidence, *waiting_evidence(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
         (scale(seen, "exit", factor),),
         standout.support,
+        period_ns=period_of(seen, standout),
     )

@@ -9,7 +9,6 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, TransferShift, order_steps
 from dprankdiag.analysis.standouts import find_period
-from dprankdiag.classifiers.base import steps_of
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns
@@ -45,7 +44,7 @@ class CommunicationFabric:
                 "record a window in which the service is fast, beside one in which it is slow",
             )
         for shift in skews.transfer:
-            if _coincides(seen, skews, shift):
+            if _coincides(skews, shift):
                 yield Abstention(
                     self.cause,
                     "transfers are longer in the very steps in which a rank comes late; long waits lengthen them too",
@@ -55,12 +54,11 @@ class CommunicationFabric:
                 yield _claim(seen, shift, self.cause)
 
 
-def _coincides(seen: Observations, skews: Skews, shift: TransferShift) -> bool:
+def _coincides(skews: Skews, shift: TransferShift) -> bool:
     """Tell whether a rank stands out in the same steps; then the transfer cannot be compared like with like."""
     for standout in (*skews.attention, *skews.speed, *skews.host, *skews.other):
-        steps = steps_of(seen, standout)
-        both = (steps & shift.steps).sum()
-        if both >= SAME_STEPS * (steps | shift.steps).sum():
+        both = (standout.steps & shift.steps).sum()
+        if both >= SAME_STEPS * (standout.steps | shift.steps).sum():
             return True
     return False
 

@@ -13,8 +13,9 @@ from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.classifiers.base import (
     members,
+    period_of,
+    ranks_of,
     scale,
-    steps_of,
     unseen_member,
     waiting_evidence,
     when_of,
@@ -63,12 +64,9 @@ class SinglePointGpu:
             )
         for standout in skews.speed:
             ranks = members(standout.mask)
-            factor = np.ones(skews.slowness.shape)
-            window = slice(standout.first, standout.stop)
-            own = skews.slowness[window]
-            factor[window] = np.where(standout.mask, standout.centre / own, 1.0)
+            factor = np.where(standout.marks, standout.centre / skews.slowness, 1.0)
             slow = float(np.mean(standout.levels[standout.mask])) / standout.centre
-            steps = steps_of(seen, standout)
+            steps = standout.steps
             probes = len(seen.probes.family)
             evidence = [
                 Evidence(
@@ -87,9 +85,9 @@ class SinglePointGpu:
             ]
             yield Claim(
                 self.cause,
-                ranks,
+                ranks_of(standout),
                 steps,
-                who_of(ranks),
+                who_of(standout),
                 when_of(seen, standout),
                 f"{seen.names_of(ranks)}: the GPU is {format_ratio(slow - 1)} slower at equal work",
                 tuple(evidence),
@@ -102,6 +100,7 @@ class SinglePointGpu:
                     for name in ("attention", "expert", "probe", "other")
                 ),
                 standout.support,
+                period_ns=period_of(seen, standout),
             )
 
 
@@ -113,22 +112,16 @@ def _family_factor(
     A memory fault slows attention and weight reads more than the probes on average; more than the worst probe family
     does is the rank's own work.
     """
-    if component == "probe":
+    if component == "probe" or standout.is_burst:
         return factor
-    values = seen.sums[component][standout.first : standout.stop]
-    level = np.median(values, axis=0)
+    level = np.median(seen.sums[component][standout.steps], axis=0)
     rest = float(np.median(level[~standout.mask]))
     if rest <= 0:
         return factor
     own = level / rest
-    speed = np.median(1.0 / factor[standout.first : standout.stop], axis=0)
-    most = SLOW_CHIP_MARGIN * skews.worst_family
-    fits = standout.mask & (own > speed) & (own <= most)
-    changed = factor.copy()
-    changed[standout.first : standout.stop] = np.where(
-        fits, 1.0 / np.maximum(own, 1e-9), factor[standout.first : standout.stop]
-    )
-    return changed
+    speed = np.median(1.0 / factor[standout.steps], axis=0)
+    fits = standout.mask & (own > speed) & (own <= SLOW_CHIP_MARGIN * skews.worst_family)
+    return np.where(standout.marks & fits, 1.0 / np.maximum(own, 1e-9), factor)
 
 
 def _no_probes(seen: Observations) -> Abstention:

@@ -15,7 +15,6 @@ from dprankdiag.classifiers.base import (
     lift_off,
     members,
     scale,
-    steps_of,
     unseen_member,
     waiting_evidence,
     when_of,
@@ -122,9 +121,9 @@ class SinglePointHost:
         component, idle, basis = _idle(seen)
         for standout in skews.host:
             ranks = members(standout.mask)
-            steps = steps_of(seen, standout)
+            steps = standout.steps
             late = float(np.mean(standout.levels[standout.mask]))
-            factor = lift_off(seen, idle, standout)
+            factor = lift_off(idle, standout)
             factor[skews.stalls] = 1.0
             evidence = [
                 Evidence(
@@ -141,7 +140,7 @@ class SinglePointHost:
                 self.cause,
                 ranks,
                 steps,
-                who_of(ranks),
+                who_of(standout),
                 when_of(seen, standout),
                 f"{seen.names_of(ranks)}: the host launches late, {format_ns(late - standout.centre)} a step",
                 tuple(evidence),

@@ -8,7 +8,7 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import members, scale, steps_of, unseen_member, waiting_evidence, when_of, who_of
+from dprankdiag.classifiers.base import members, scale, unseen_member, waiting_evidence, when_of, who_of
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
@@ -39,16 +39,14 @@ class SinglePointUnknown:
             return
         for standout in skews.speed:
             ranks = members(standout.mask)
-            steps = steps_of(seen, standout)
-            factor = np.ones(skews.slowness.shape)
-            window = slice(standout.first, standout.stop)
-            factor[window] = np.where(standout.mask, standout.centre / skews.slowness[window], 1.0)
+            steps = standout.steps
+            factor = np.where(standout.marks, standout.centre / skews.slowness, 1.0)
             slow = float(np.mean(standout.levels[standout.mask])) / standout.centre
             yield Claim(
                 self.cause,
                 ranks,
                 steps,
-                who_of(ranks),
+                who_of(standout),
                 when_of(seen, standout),
                 f"{seen.names_of(ranks)}: attention and experts both take {slow:.2f} × the other ranks' time",
                 (

@@ -8,10 +8,11 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import ExpertSkew, Skews
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
-from dprankdiag.classifiers.base import unseen_member, waiting_evidence
+from dprankdiag.analysis.standouts import find_period
+from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.classifiers.base import ONSET_STEPS, unseen_member, waiting_evidence
 from dprankdiag.model.claims import Claim, Undo
-from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, Who
+from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 
 ALIKE = 0.7
 LOSS_SHARE = 0.8
@@ -38,7 +39,7 @@ class StructuralExpert:
     cause = "structural.expert"
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
-        """Claim the layers whose expert work is uneven in the same way over the whole recording."""
+        """Claim the layers whose expert work is uneven, by the steps in which it is."""
         if np.median(seen.sums["expert"]) <= 0:
             yield Abstention(
                 self.cause,
@@ -47,107 +48,105 @@ class StructuralExpert:
                 "dprankdiag kernels TRACE shows unknown names; name them with --patterns",
             )
             return
-        if skews.speed_basis == "expert" or not any(item.hot.any() for item in skews.experts):
+        if skews.speed_basis == "expert":
             return
-        if (reason := unseen_member(seen)) is not None:
+        if skews.experts and (reason := unseen_member(seen)) is not None:
             yield Abstention(self.cause, reason)
             return
-        excess = _excess_by_rank(seen, skews)
-        ranks, who = _smallest_set(excess)
-        steps = np.ones(seen.n_steps, bool)
-        undo = tuple(_even_layers(skew) for skew in skews.experts)
-        main = skews.experts[0]
-        hot = main.hot.any(axis=1)
-        worst = float(np.nanmax(np.where(main.hot, main.level, np.nan))) if hot.any() else 1.0
-        layers = tuple(sorted({int(seen.grids[0].layer[k]) for k in np.flatnonzero(hot)}))
-        evidence = [
-            Evidence(
-                "expert_work_ratio",
-                worst,
-                "ratio",
-                f"experts take up to {worst:.2f} × the other ranks' time",
-                1.0,
-                seen.n_steps,
-            ),
-            Evidence(
-                "expert_layers",
-                float(hot.sum()),
-                "count",
-                f"in {int(hot.sum())} of {_layers(main)} expert positions a step",
-            ),
-            *(waiting_evidence(seen, ranks, steps) if ranks else ()),
-        ]
-        named = seen.names_of(ranks) if ranks else "every rank in turn"
-        yield Claim(
-            self.cause,
-            ranks,
-            steps,
-            who,
-            "steady",
-            f"{named}: hot experts in {len(layers)} layers, up to {worst:.2f} × the others' expert time",
-            tuple(evidence),
-            (
-                Alternative("single_point.gpu", "kernels of equal work longer on the same rank"),
-                Alternative("structural.dispatch", "late exits from dispatch instead of longer expert kernels"),
-            ),
-            (Undo("expert", undo),),
-            _support(seen, skews, ranks),
-            layers=layers,
-        )
+        for skew in skews.experts:
+            yield _claim(seen, skew, self.cause)
 
 
-def _layers(skew: ExpertSkew) -> int:
-    return int((~np.isnan(skew.level).all(axis=1)).sum())
+def _claim(seen: Observations, skew: ExpertSkew, cause: str) -> Claim:
+    ranks, who = _smallest_set(_excess_by_rank(seen, skew))
+    n = int(skew.steps.sum())
+    period = find_period(np.flatnonzero(skew.steps), seen.start_ns[skew.steps]) if skew.is_burst else None
+    worst = max(float(level[hot].max()) for level, hot in zip(skew.levels, skew.hot, strict=True) if hot.any())
+    grid_layers = zip(seen.grids, skew.hot, strict=True)
+    layers = sorted({int(grid.layer[k]) for grid, hot in grid_layers for k in np.flatnonzero(hot.any(axis=1))})
+    named = seen.names_of(ranks) if ranks else "every rank in turn"
+    where = f" in {n} of {seen.n_steps} steps" if n < seen.n_steps else ""
+    text = f"experts take up to {worst:.2f} × the other ranks' time"
+    return Claim(
+        cause,
+        ranks,
+        skew.steps,
+        who,
+        _when(seen, skew, period),
+        f"{named}: hot experts in {len(layers)} layers, up to {worst:.2f} × the others' expert time{where}",
+        (
+            Evidence("expert_work_ratio", worst, "ratio", text, 1.0, n),
+            Evidence("expert_layers", float(len(layers)), "count", f"in {len(layers)} layers of a step"),
+            *(waiting_evidence(seen, ranks, skew.steps) if ranks else ()),
+        ),
+        (
+            Alternative("single_point.gpu", "kernels of equal work longer on the same rank"),
+            Alternative("structural.dispatch", "late exits from dispatch instead of longer expert kernels"),
+        ),
+        (Undo("expert", tuple(_even_layers(seen, skew, grid_id) for grid_id in range(len(seen.grids)))),),
+        _support(seen, skew, ranks),
+        layers=tuple(layers),
+        period_ns=period,
+    )
 
 
-def _even_layers(skew: ExpertSkew) -> FloatArray:
-    """Give every rank the mean expert level of a hot layer, the routed tokens being conserved."""
-    factor = np.ones(skew.level.shape)
-    hot = skew.hot.any(axis=1)
-    level = skew.level[hot]
-    factor[hot] = level.mean(axis=1, keepdims=True) / np.maximum(level, 1e-9)
-    return factor[None, :, :]
+def _when(seen: Observations, skew: ExpertSkew, period: int | None) -> When:
+    if skew.is_burst:
+        return "periodic" if period is not None else "burst"
+    covered = np.flatnonzero(skew.steps)
+    outside = max(int(covered[0]), seen.n_steps - 1 - int(covered[-1]))
+    return "onset" if outside >= ONSET_STEPS and len(covered) >= ONSET_STEPS else "steady"
 
 
-def _excess_by_rank(seen: Observations, skews: Skews) -> FloatArray:
-    """Sum, over the hot layers, the time by which the slowest rank exceeds the mean."""
+def _even_layers(seen: Observations, skew: ExpertSkew, grid_id: int) -> FloatArray:
+    """Give every rank the mean expert work of a hot layer, the routed tokens being conserved."""
+    grid = seen.grids[grid_id]
+    factor = np.ones(grid.segment.shape)
+    rows = np.flatnonzero(seen.select(grid_id, skew.steps))
+    hot = np.flatnonzero(skew.hot[grid_id].any(axis=1))
+    if not len(rows) or not len(hot):
+        return factor
+    block = np.ix_(rows, hot)
+    work = grid.components["expert"][block].astype(np.float64)
+    level = work if skew.is_burst else np.broadcast_to(skew.levels[grid_id][hot], work.shape)
+    factor[block] = level.mean(axis=2, keepdims=True) / np.maximum(level, 1e-9)
+    return factor
+
+
+def _excess_by_rank(seen: Observations, skew: ExpertSkew, keep: float = 1.0, seed: int = 0) -> FloatArray:
+    """Sum, over the hot layers, the time by which the slowest rank exceeds the mean.
+
+    Args:
+        keep: share of the steps to look at, drawn at random.
+    """
+    random = np.random.default_rng(seed)
     excess = np.zeros(seen.n_ranks)
-    for grid, skew in zip(seen.grids, skews.experts, strict=True):
-        work = grid.components["expert"].mean(axis=0)
-        for position in np.flatnonzero(skew.hot.any(axis=1)):
-            top = int(np.argmax(skew.level[position]))
-            excess[top] += float(work[position, top] - work[position].mean()) * len(grid.number)
+    for grid_id, grid in enumerate(seen.grids):
+        rows = np.flatnonzero(seen.select(grid_id, skew.steps))
+        rows = rows[random.random(len(rows)) <= keep]
+        if not len(rows):
+            continue
+        work = grid.components["expert"][rows].mean(axis=0)
+        for position in np.flatnonzero(skew.hot[grid_id].any(axis=1)):
+            top = int(np.argmax(work[position]))
+            excess[top] += float(work[position, top] - work[position].mean()) * len(rows)
     return excess
 
 
 def _smallest_set(excess: FloatArray) -> tuple[tuple[int, ...], Who]:
     order = np.argsort(-excess)
     held = np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9)
-    count = int(np.searchsorted(held, LOSS_SHARE) + 1)
+    count = min(int(np.searchsorted(held, LOSS_SHARE) + 1), len(order))
     # Ranks as hot as the last one needed are named with it: leaving one of them out would be chance.
-    count = int((excess >= ALIKE * excess[order[min(count, len(order)) - 1]]).sum())
-    ranks = tuple(sorted(int(rank) for rank in order[:count]))
-    if count == 1:
-        return ranks, "one"
-    if count >= len(excess):
+    chosen = np.flatnonzero(excess >= max(ALIKE * excess[order[count - 1]], 1e-9))
+    ranks = tuple(int(rank) for rank in chosen)
+    if len(ranks) == len(excess) and len(ranks) > 2:
         return (), "all"
-    return ranks, "rotating"
+    return ranks, "one" if len(ranks) == 1 else "rotating"
 
 
-def _support(seen: Observations, skews: Skews, ranks: tuple[int, ...]) -> float:
-    """Halve the recording in many ways: how often do the same ranks come out?"""
-    random = np.random.default_rng(0)
-    same = 0
+def _support(seen: Observations, skew: ExpertSkew, ranks: tuple[int, ...]) -> float:
+    """Halve the steps in many ways: how often do the same ranks come out?"""
     draws = 50
-    for _ in range(draws):
-        excess = np.zeros(seen.n_ranks)
-        for grid, skew in zip(seen.grids, skews.experts, strict=True):
-            chosen: BoolArray = random.random(len(grid.number)) < 0.5
-            if not chosen.any():
-                continue
-            work = grid.components["expert"][chosen].mean(axis=0)
-            for position in np.flatnonzero(skew.hot.any(axis=1)):
-                top = int(np.argmax(work[position]))
-                excess[top] += float(work[position, top] - work[position].mean()) * len(grid.number)
-        same += _smallest_set(excess)[0] == ranks
+    same = sum(_smallest_set(_excess_by_rank(seen, skew, 0.5, seed))[0] == ranks for seed in range(1, draws + 1))
     return same / draws

@@ -16,7 +16,6 @@ from dprankdiag.classifiers.base import (
     lift_off,
     members,
     scale,
-    steps_of,
     unseen_member,
     waiting_evidence,
     when_of,
@@ -62,12 +61,12 @@ class UnclassifiedLate:
 
 
 def _is_covered(item: Standout, covered: list[Standout]) -> bool:
-    return any(other.mask[item.mask].all() and other.first < item.stop and other.stop > item.first for other in covered)
+    return any(other.mask[item.mask].all() and (other.steps & item.steps).any() for other in covered)
 
 
 def _claim(seen: Observations, skews: Skews, cause: str, component: str, standout: Standout, what: str) -> Claim:
     ranks = members(standout.mask)
-    steps = steps_of(seen, standout)
+    steps = standout.steps
     values = seen.sums[component]
     values = values / skews.slowness if component == "other" else np.maximum(values, 0.0)
     part = np.median(values[steps], axis=0)
@@ -77,7 +76,7 @@ def _claim(seen: Observations, skews: Skews, cause: str, component: str, standou
         cause,
         ranks,
         steps,
-        who_of(ranks),
+        who_of(standout),
         when_of(seen, standout),
         f"{seen.names_of(ranks)}: {format_ns(excess)} more {what} a step than the others",
         (
@@ -90,6 +89,6 @@ def _claim(seen: Observations, skews: Skews, cause: str, component: str, standou
             Alternative("load.unknown", "attention kernels among the work"),
             Alternative("single_point.host", "launch calls that return after the GPU went idle"),
         ),
-        (scale(seen, component, lift_off(seen, values, standout)),),
+        (scale(seen, component, lift_off(values, standout)),),
         standout.support,
     )
