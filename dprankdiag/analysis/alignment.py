@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
-from dprankdiag.analysis.collectives import Calls, form_channels, match_channel
+from dprankdiag.analysis.collectives import Calls, form_channels, match_channel, split_by_place
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Trace
@@ -59,7 +59,7 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Al
 
 def _share_matched(calls: Sequence[CallTable], naming: Naming) -> float:
     matched = total = 0
-    for channel in form_channels(calls, naming):
+    for channel in (part for whole in form_channels(calls, naming) for part in split_by_place(whole)):
         if len(channel.calls) < 2:
             continue
         sets, _ = match_channel(channel)
@@ -121,7 +121,12 @@ def shift_calls(calls: CallTable, fit: ClockFit | None) -> CallTable:
     if fit is None:
         return calls
     return {
-        key: Calls(value.rank, fit.apply(value.start_ns), fit.apply(value.arrival_ns), fit.apply(value.end_ns))
+        key: replace(
+            value,
+            start_ns=fit.apply(value.start_ns),
+            arrival_ns=fit.apply(value.arrival_ns),
+            end_ns=fit.apply(value.end_ns),
+        )
         for key, value in calls.items()
     }
 

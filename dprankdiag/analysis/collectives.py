@@ -14,26 +14,41 @@ from dprankdiag.analysis.statistics import robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-SPREAD_FACTOR = 3.0
-"""A larger group is taken only if its ends spread at most this much wider than those of the tightest partition."""
+SCATTER_FACTOR = 1.25
+"""A larger group is taken only if its ends follow the arrivals about as well as those of the best partition."""
+
+TICK_NS = 50
 
 SAMPLE = 1500
+PLACE_FACTOR = 1_000_003
+FEWEST_AT_PLACE = 8
 FOLLOWS = 0.8
 """Least slope of duration on wait for a kernel that waits for the last arrival (DESIGN 2.1, rule 5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One rank's calls on one channel, sorted by start; arrival is when it could really begin (rule 3)."""
+    """One rank's calls on one channel, sorted by start.
+
+    Attributes:
+        arrival_ns: when each could really begin (DESIGN 2.1, rule 3).
+        place: what it is by its surroundings: launch shape and the row before it on its stream, as one number. One
+            kernel name may serve several groups, or be sent and received in halves; its place tells them apart.
+    """
 
     rank: int
     start_ns: IntArray
     arrival_ns: IntArray
     end_ns: IntArray
+    place: IntArray
 
     def __len__(self) -> int:
         """Count the calls."""
         return len(self.start_ns)
+
+    def take(self, rows: np.ndarray[Any, Any] | slice) -> Calls:
+        """Select calls."""
+        return Calls(self.rank, self.start_ns[rows], self.arrival_ns[rows], self.end_ns[rows], self.place[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +99,23 @@ def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
     ready = lane.same_stream_ready()[rows]
     start, end = lane.start_ns[rows], lane.end_ns[rows]
     arrival = np.minimum(np.maximum(start, ready), end)
+    place = _places(lane, rows)
     found = {}
     for channel in np.unique(lane.channel[rows]):
         here = lane.channel[rows] == channel
         for stream in np.unique(lane.stream[rows][here]):
             mine = here & (lane.stream[rows] == stream)
-            found[int(channel), int(stream)] = Calls(rank, start[mine], arrival[mine], end[mine])
+            found[int(channel), int(stream)] = Calls(rank, start[mine], arrival[mine], end[mine], place[mine])
     return found
+
+
+def _places(lane: Lane, rows: IntArray) -> IntArray:
+    """Number each call by its own key and the key of the row before it on its stream."""
+    before = np.full(len(lane.key), -1, np.int64)
+    for stream in np.unique(lane.stream[rows]):
+        own = np.flatnonzero(lane.stream == stream)
+        before[own[1:]] = lane.key[own[:-1]]
+    return np.asarray(lane.key[rows] * PLACE_FACTOR + before[rows])
 
 
 def form_channels(by_rank: Sequence[dict[tuple[int, int], Calls]], naming: Naming) -> list[Channel]:
@@ -119,12 +144,32 @@ def _merge(parts: list[Calls]) -> Calls:
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.start_ns for part in parts]), kind="stable")
-    return Calls(
-        parts[0].rank,
-        np.concatenate([part.start_ns for part in parts])[order],
-        np.concatenate([part.arrival_ns for part in parts])[order],
-        np.concatenate([part.end_ns for part in parts])[order],
-    )
+    columns = [
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("start_ns", "arrival_ns", "end_ns", "place")
+    ]
+    return Calls(parts[0].rank, *columns)
+
+
+def split_by_place(channel: Channel) -> list[Channel]:
+    """Split a channel whose calls are made in several places of a step, where all ranks make them alike.
+
+    Where ranks differ in the places (other batch sizes, lost rows), the channel stays whole.
+    """
+    if len(channel.calls) < 2:
+        return [channel]
+    places, counts = np.unique(np.concatenate([item.place for item in channel.calls]), return_counts=True)
+    common = places[counts >= FEWEST_AT_PLACE * len(channel.calls)]
+    if len(common) < 2 or counts[np.isin(places, common)].sum() < 0.95 * counts.sum():
+        return [channel]
+    parts = []
+    for place in common:
+        members = tuple(item.take(item.place == place) for item in channel.calls)
+        sizes = [len(item) for item in members]
+        if max(sizes) - min(sizes) > 0.02 * max(sizes) + 2:
+            return [channel]
+        parts.append(replace(channel, calls=members))
+    return parts
 
 
 def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
@@ -164,7 +209,7 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
 
 
 def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
-    """Choose the partition of the callers into groups that meet: the largest whose ends stay together.
+    """Choose the partition of the callers into groups that meet: the largest whose ends follow its arrivals.
 
     Returns:
         Positions in `calls` by group, or None where two partitions of one size explain the ends equally well and the
@@ -177,17 +222,17 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     fits: list[tuple[int, float, float, list[tuple[int, ...]]]] = []
     for size in [size for size in range(n, 1, -1) if n % size == 0]:
         for groups in _partitions(n, size):
-            share, spread = _partition_fit(sampled, groups)
-            fits.append((size, share, spread, groups))
+            share, scatter = _partition_fit(sampled, groups)
+            fits.append((size, share, scatter, groups))
     best_share = max(share for _, share, _, _ in fits)
     if best_share <= 0:
         return None
     usable = [fit for fit in fits if fit[1] >= 0.9 * best_share]
     tightest = min(fit[2] for fit in usable)
-    together = [fit for fit in usable if fit[2] <= SPREAD_FACTOR * tightest + 1000]
-    largest = max(fit[0] for fit in together)
-    chosen = sorted((fit for fit in together if fit[0] == largest), key=lambda fit: fit[2])
-    if len(chosen) > 1 and chosen[0][2] * SPREAD_FACTOR > chosen[1][2]:
+    alike = [fit for fit in usable if fit[2] <= SCATTER_FACTOR * tightest + TICK_NS]
+    largest = max(fit[0] for fit in alike)
+    chosen = sorted((fit for fit in alike if fit[0] == largest), key=lambda fit: fit[2])
+    if len(chosen) > 1:
         return None
     return chosen[0][3]
 
@@ -196,8 +241,7 @@ def _middle(calls: Calls) -> Calls:
     if len(calls) <= 2 * SAMPLE:
         return calls
     low = (len(calls) - SAMPLE) // 2
-    rows = slice(low, low + SAMPLE)
-    return Calls(calls.rank, calls.start_ns[rows], calls.arrival_ns[rows], calls.end_ns[rows])
+    return calls.take(slice(low, low + SAMPLE))
 
 
 def _partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
@@ -210,22 +254,28 @@ def _partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
 
 
 def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> tuple[float, float]:
-    """Return the share of calls that find all partners, and how far the ends of a meeting lie apart."""
+    """Return the share of calls that find all partners, and how much the time from last arrival to end scatters.
+
+    A group too small misses the last arrival in some meetings, one too large waits for arrivals that do not concern
+    it: both scatter more than the true one. The scatter is a mean, so that faults in few meetings count.
+    """
     matched, total = 0, 0
-    spreads = []
+    scatter, weight = 0.0, 0
     for group in groups:
         members = [calls[position] for position in group]
         index = _match_rows(members)
         complete = index[(index >= 0).all(axis=1)]
         matched += len(complete) * len(members)
         total += sum(len(member) for member in members)
-        if len(complete):
-            ends = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
-            spreads.append(np.ptp(ends, axis=1))
-    if not spreads:
-        return 0.0, np.inf
-    spread = np.concatenate(spreads)
-    return matched / total, float((np.median(spread) + np.quantile(spread, 0.9)) / 2)
+        if len(complete) < 2:
+            continue
+        end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+        arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+        transfer = (end - arrival.max(axis=1, keepdims=True)).astype(np.float64)
+        distance = np.abs(transfer - np.median(transfer, axis=0))
+        scatter += float(np.minimum(distance, np.quantile(distance, 0.995)).mean()) * len(complete)
+        weight += len(complete)
+    return matched / total if total else 0.0, scatter / weight if weight else np.inf
 
 
 def _match_rows(members: Sequence[Calls]) -> IntArray:

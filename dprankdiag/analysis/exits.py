@@ -41,8 +41,8 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
     """Judge every exit standout: a link is late whatever the operation, a receiver queue where it receives."""
     collective, ep = skews.exits["collective"], skews.exits["ep"]
     found = []
-    for standout in (*collective, *ep):
-        if standout in ep and any(np.array_equal(standout.mask, other.mask) for other in collective):
+    for only_ep, standout in (*((False, item) for item in collective), *((True, item) for item in ep)):
+        if only_ep and any(np.array_equal(standout.mask, other.mask) for other in collective):
             continue
         if not _rows(seen, standout).any():
             continue
@@ -54,7 +54,7 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
             continue
         late = tuple(sorted(name for name, value in by_operation.items() if value > 0.33 * peak))
         correlation = _correlation(seen, standout)
-        verdict = _verdict(seen, standout in ep, late, set(by_operation), correlation)
+        verdict = _verdict(seen, only_ep, late, set(by_operation), correlation)
         found.append(LateExit(standout, verdict, late, peak, correlation))
     return found
 

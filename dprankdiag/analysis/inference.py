@@ -60,7 +60,7 @@ def _calls_of(trace: Trace, name_id: int) -> list[Calls] | None:
     for position in range(len(trace.ranks)):
         mine = rows[rank == position]
         start = kernels["start_ns"][mine]
-        calls.append(Calls(position, start, start, kernels["end_ns"][mine]))
+        calls.append(Calls(position, start, start, kernels["end_ns"][mine], np.zeros(len(mine), np.int64)))
     return calls
 
 

@@ -16,6 +16,9 @@ ROWS_ALIKE = 0.10
 
 IDLE_SHARE = 0.5
 NO_WORK = 0.05
+EMPTY_KERNEL_NS = 4_000
+"""Attention and KV writes of a layer without rows take about the two kernels' own start and end."""
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:
     mask = standout.mask
     attention = seen.sums["attention"][standout.steps]
     busy = float(np.median(attention[:, mask]))
-    idle = (attention < NO_WORK * busy).mean(axis=0) >= IDLE_SHARE
+    nothing = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
+    idle = (attention < min(NO_WORK * busy, nothing)).mean(axis=0) >= IDLE_SHARE
     if idle.any() and not idle[mask].any():
         return "idle"
     if (~mask).any() and seen.prefill_share[mask].min() > 2 * seen.prefill_share[~mask].max() + 0.01:
@@ -107,6 +111,12 @@ def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:
         return "context"
     ratio = float(np.mean(standout.levels[mask])) / max(standout.centre, 1e-9)
     return "requests" if rows > 1 + ROWS_ALIKE and rows >= 1 + 0.5 * (ratio - 1) else "unknown"
+
+
+def _attention_calls(seen: Observations) -> int:
+    """Count the positions of a step that hold attention."""
+    attention = seen.grids[0].components["attention"]
+    return int((np.median(attention.max(axis=2), axis=0) > 0).sum())
 
 
 def _post_ratio(seen: Observations, skews: Skews, standout: Standout) -> float | None:

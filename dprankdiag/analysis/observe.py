@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_calls, shift_lane
-from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls, form_channels, match_channel
+from dprankdiag.analysis.collectives import (
+    MeetingSet,
+    Refusal,
+    extract_calls,
+    form_channels,
+    match_channel,
+    split_by_place,
+)
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import (
@@ -91,7 +98,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     sets: list[MeetingSet] = []
     refusals: list[Refusal] = []
     total = 0
-    for channel in form_channels(calls, naming):
+    for channel in (part for whole in form_channels(calls, naming) for part in split_by_place(whole)):
         found, refusal = match_channel(channel)
         sets += found
         refusals += [refusal] if refusal else []
