@@ -18,10 +18,15 @@ SCATTER_FACTOR = 1.25
 """A larger group is taken only if its ends follow the arrivals about as well as those of the best partition."""
 
 TICK_NS = 50
+LOCAL_SHARE = 0.1
+"""Durations that scatter less than this share of the arrivals' skew do not depend on the others."""
+
 
 SAMPLE = 1500
 PLACE_FACTOR = 1_000_003
 FEWEST_AT_PLACE = 8
+RUN = 9
+"""Calls over which the order must agree before it overrules the nearest end."""
 FOLLOWS = 0.8
 """Least slope of duration on wait for a kernel that waits for the last arrival (DESIGN 2.1, rule 5)."""
 
@@ -85,10 +90,15 @@ class MeetingSet:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A channel whose meetings could not be told apart, and why."""
+    """A channel whose meetings could not be told apart, and why.
+
+    Attributes:
+        is_local: its calls do not wait for other ranks, so nothing is missed without them.
+    """
 
     channel: str
     reason: str
+    is_local: bool = False
 
 
 def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
@@ -182,6 +192,8 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
         return [], Refusal(channel.name, "only one rank calls it")
     partition = choose_partition(calls)
     if partition is None:
+        if _is_local(calls):
+            return [], Refusal(channel.name, "its calls do not wait for other ranks", is_local=True)
         return [], Refusal(channel.name, "no grouping of the ranks explains the ends of its calls better than others")
     sets = []
     for group in partition:
@@ -205,7 +217,21 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
         sets.append(replace(meeting_set, waits=_find_waiting(arrival, end)))
     if not sets:
         return [], Refusal(channel.name, "no call overlaps a call of another rank")
+    if not any(item.waits.any() for item in sets):
+        return [], Refusal(channel.name, "its calls do not wait for other ranks", is_local=True)
     return sets, None
+
+
+def _is_local(calls: Sequence[Calls]) -> bool:
+    """Tell whether each rank's calls take their own time, whatever the others do (a send that does not wait)."""
+    index = _match_rows(calls)
+    complete = index[(index >= 0).all(axis=1)]
+    if len(complete) < FEWEST_AT_PLACE:
+        return False
+    arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
+    end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
+    skew = float(np.mean(np.ptp(arrival, axis=1)))
+    return float(np.mean(robust_sd((end - arrival).astype(np.float64), axis=0))) < LOCAL_SHARE * skew
 
 
 def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
@@ -219,22 +245,35 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     if n == 2:
         return [(0, 1)]
     sampled = [_middle(member) for member in calls]
-    fits: list[tuple[int, float, float, list[tuple[int, ...]]]] = []
-    for size in [size for size in range(n, 1, -1) if n % size == 0]:
-        for groups in _partitions(n, size):
-            share, scatter = _partition_fit(sampled, groups)
-            fits.append((size, share, scatter, groups))
-    best_share = max(share for _, share, _, _ in fits)
+    fits = [
+        _partition_fit(sampled, groups) for size in range(n, 1, -1) if n % size == 0 for groups in _partitions(n, size)
+    ]
+    best_share = max(fit.share for fit in fits)
     if best_share <= 0:
         return None
-    usable = [fit for fit in fits if fit[1] >= 0.9 * best_share]
-    tightest = min(fit[2] for fit in usable)
-    alike = [fit for fit in usable if fit[2] <= SCATTER_FACTOR * tightest + TICK_NS]
-    largest = max(fit[0] for fit in alike)
-    chosen = sorted((fit for fit in alike if fit[0] == largest), key=lambda fit: fit[2])
-    if len(chosen) > 1:
-        return None
-    return chosen[0][3]
+    usable = [fit for fit in fits if fit.share >= 0.9 * best_share]
+    for name in ("noise_ns", "scatter_ns"):
+        tightest = min(getattr(fit, name) for fit in usable)
+        usable = [fit for fit in usable if getattr(fit, name) <= SCATTER_FACTOR * tightest + TICK_NS]
+    largest = max(len(fit.groups[0]) for fit in usable)
+    chosen = [fit for fit in usable if len(fit.groups[0]) == largest]
+    return chosen[0].groups if len(chosen) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """How well a partition explains the ends of the calls.
+
+    Attributes:
+        share: share of calls that find all partners.
+        noise_ns: scatter of the time from last arrival to end, each rank about its own median.
+        scatter_ns: the same about the common median: ranks of two groups end apart, by as much as they come apart.
+    """
+
+    groups: list[tuple[int, ...]]
+    share: float
+    noise_ns: float
+    scatter_ns: float
 
 
 def _middle(calls: Calls) -> Calls:
@@ -253,14 +292,14 @@ def _partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
     return [contiguous, strided]
 
 
-def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> tuple[float, float]:
-    """Return the share of calls that find all partners, and how much the time from last arrival to end scatters.
+def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fit:
+    """Measure how the ends of the calls follow the last arrival of each group.
 
     A group too small misses the last arrival in some meetings, one too large waits for arrivals that do not concern
     it: both scatter more than the true one. The scatter is a mean, so that faults in few meetings count.
     """
     matched, total = 0, 0
-    scatter, weight = 0.0, 0
+    noise, scatter, weight = 0.0, 0.0, 0
     for group in groups:
         members = [calls[position] for position in group]
         index = _match_rows(members)
@@ -272,10 +311,17 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> tup
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         transfer = (end - arrival.max(axis=1, keepdims=True)).astype(np.float64)
-        distance = np.abs(transfer - np.median(transfer, axis=0))
-        scatter += float(np.minimum(distance, np.quantile(distance, 0.995)).mean()) * len(complete)
+        noise += _mean_distance(transfer, np.median(transfer, axis=0)) * len(complete)
+        scatter += _mean_distance(transfer, np.median(transfer)) * len(complete)
         weight += len(complete)
-    return matched / total if total else 0.0, scatter / weight if weight else np.inf
+    if not weight:
+        return _Fit(groups, 0.0, np.inf, np.inf)
+    return _Fit(groups, matched / total, noise / weight, scatter / weight)
+
+
+def _mean_distance(values: np.ndarray[Any, Any], centre: Any) -> float:
+    distance = np.abs(values - centre)
+    return float(np.minimum(distance, np.quantile(distance, 0.995)).mean())
 
 
 def _match_rows(members: Sequence[Calls]) -> IntArray:
@@ -293,9 +339,41 @@ def _match_rows(members: Sequence[Calls]) -> IntArray:
         partner, _ = nearest(_ascending(member.end_ns), reference.end_ns)
         back, _ = nearest(_ascending(reference.end_ns), member.end_ns)
         mutual = back[partner] == np.arange(len(reference))
-        overlap = (member.start_ns[partner] <= reference.end_ns) & (reference.start_ns <= member.end_ns[partner])
-        index[:, position] = np.where(mutual & overlap, partner, -1)
+        partner = np.where(mutual & _overlap(reference, member, partner), partner, -1)
+        index[:, position] = _mend_runs(reference, member, partner)
     return index
+
+
+def _overlap(reference: Calls, member: Calls, partner: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray((member.start_ns[partner] <= reference.end_ns) & (reference.start_ns <= member.end_ns[partner]))
+
+
+def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:
+    """Let the order of the calls decide where the nearest end does not.
+
+    Between two losses the k-th call of one meets the k-th of the other, moved by a constant. A call whose end is far
+    from its partners' (a late exit, a long transfer) is matched by that constant, if the two overlap in time.
+
+    Args:
+        partner: `(n,)` index into the member's calls, -1 where none was found.
+    """
+    found = np.flatnonzero(partner >= 0)
+    if len(found) < RUN:
+        return partner
+    shift = partner[found] - found
+    padded = np.concatenate([np.repeat(shift[:1], RUN // 2), shift, np.repeat(shift[-1:], RUN // 2)])
+    local = np.median(np.lib.stride_tricks.sliding_window_view(padded, RUN), axis=1).astype(np.int64)
+    kept = found[shift == local]
+    if not len(kept):
+        return partner
+    order = np.arange(len(partner))
+    after = np.minimum(np.searchsorted(kept, order), len(kept) - 1)
+    before = np.maximum(np.searchsorted(kept, order, side="right") - 1, 0)
+    left, right = partner[kept[before]] - kept[before], partner[kept[after]] - kept[after]
+    guess = order + left
+    good = (left == right) & (guess >= 0) & (guess < len(member))
+    good[good] = _overlap(reference.take(order[good]), member, guess[good])
+    return np.where(good, guess, np.where(np.isin(order, kept), partner, -1))
 
 
 def _ascending(end_ns: IntArray) -> IntArray:

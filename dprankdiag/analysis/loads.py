@@ -20,7 +20,6 @@ EMPTY_KERNEL_NS = 4_000
 """Attention and KV writes of a layer without rows take about the two kernels' own start and end."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class LoadSkew:
     """Ranks with more attention work, and what is known of why.

@@ -102,7 +102,8 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         found, refusal = match_channel(channel)
         sets += found
         refusals += [refusal] if refusal else []
-        total += sum(len(member) for member in channel.calls) if len(channel.calls) > 1 else 0
+        if len(channel.calls) > 1 and not (refusal and refusal.is_local):
+            total += sum(len(member) for member in channel.calls)
     marks = _step_marks(trace, is_step)
     groups, left_out = _build_groups(trace, naming, sets, keys, alignment, lanes, marks, has_kernels)
     return Observed(

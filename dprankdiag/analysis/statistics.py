@@ -114,16 +114,18 @@ def find_events(series: FloatArray, least: float, scale: float | None = None) ->
     return np.asarray(series - np.median(series) > max(EVENT_SCORE * scale, least), bool)
 
 
-def find_changes(series: FloatArray, shortest: int = 10, least: float = 0.0) -> list[int]:
+def find_changes(series: FloatArray, shortest: int | None = None, least: float = 0.0) -> list[int]:
     """Find the indices at which the mean of a series shifts (binary segmentation without single spikes).
 
     Args:
         series: `(n,)`.
-        shortest: least number of samples on each side.
+        shortest: least number of samples on each side; a quarter of the series but 5 to 10 if not given.
         least: smallest shift worth a change point.
 
     Source: binary segmentation with a standardised mean shift, as in Scott and Knott, Biometrics 30 (1974).
     """
+    if shortest is None:
+        shortest = int(np.clip(len(series) // 4, 5, 10))
     scale = noise_sd(series)
     if len(series) < 2 * shortest or (scale == 0.0 and np.ptp(series) == 0):
         return []

@@ -13,20 +13,20 @@ import numpy as np
 
 from dprankdiag.readers.base import Array
 
-_PID_BITS = 24
+PID_BITS = 24
 _PID_MASK = 0xFFFFFF
-_DEVICE_BITS = 16
-NO_DEVICE = (1 << _DEVICE_BITS) - 1
+DEVICE_BITS = 16
+NO_DEVICE = (1 << DEVICE_BITS) - 1
 
 
 def process_keys(global_ids: Array) -> Array:
     """Return the process of globalPids or globalTids (int64), comparable between both."""
-    return global_ids >> _PID_BITS
+    return global_ids >> PID_BITS
 
 
 def pair_keys(global_pids: Array, devices: Array) -> Array:
     """Return one int64 key for each (process, device)."""
-    return (process_keys(global_pids) << _DEVICE_BITS) | (devices & NO_DEVICE)
+    return (process_keys(global_pids) << DEVICE_BITS) | (devices & NO_DEVICE)
 
 
 def thread_ids(global_tids: Array) -> Array:
@@ -36,7 +36,7 @@ def thread_ids(global_tids: Array) -> Array:
 
 def split_thread(global_tid: int) -> tuple[int, int]:
     """Return (process key, thread id) of one globalTid."""
-    return global_tid >> _PID_BITS, global_tid & _PID_MASK
+    return global_tid >> PID_BITS, global_tid & _PID_MASK
 
 
 def pid_of(process_key: int) -> int:
@@ -52,23 +52,23 @@ class ActorIndex:
     """
 
     def __init__(self, pairs: Iterable[int]) -> None:
-        ordered = sorted(pairs, key=lambda pair: (pid_of(pair >> _DEVICE_BITS), pair))
+        ordered = sorted(pairs, key=lambda pair: (pid_of(pair >> DEVICE_BITS), pair))
         self.pairs = np.array(ordered, np.int64)
-        processes = self.pairs >> _DEVICE_BITS
+        processes = self.pairs >> DEVICE_BITS
         self._pair_order = np.argsort(self.pairs)
         self._processes, self._first = np.unique(processes, return_index=True)
 
     @classmethod
     def of_processes(cls, keys: Iterable[int]) -> ActorIndex:
         """Make actors of processes whose devices are unknown."""
-        return cls((key << _DEVICE_BITS) | NO_DEVICE for key in keys)
+        return cls((key << DEVICE_BITS) | NO_DEVICE for key in keys)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def process_key(self, actor: int) -> int:
         """Return the process key of an actor."""
-        return int(self.pairs[actor]) >> _DEVICE_BITS
+        return int(self.pairs[actor]) >> DEVICE_BITS
 
     def device(self, actor: int) -> int | None:
         """Return the device of an actor, None if unknown."""

@@ -12,7 +12,7 @@ from dprankdiag.model.traces import CALLS
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import ActorIndex, process_keys, thread_ids
-from dprankdiag.readers.nsys_database import NsysDatabase, want
+from dprankdiag.readers.nsys_database import NsysDatabase, pack, want
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows, split_ranks
 from dprankdiag.readers.vocabulary import Vocabulary
@@ -25,6 +25,12 @@ _BLOCKING = re.compile(
 _NOT_BLOCKING = re.compile(r"Async|EventQuery|StreamQuery")
 _GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 _SPARSE_SPAN = 16
+_WANTED = (
+    want("start", absent=ABSENT_NS),
+    want("end", absent=ABSENT_NS),
+    want("globalTid"),
+    pack("({0} << 32) | ({1} & 4294967295)", want("correlationId"), want("nameId", absent=-1)),
+)
 _DTYPES = {column.name: column.dtype for column in CALLS.columns}
 
 
@@ -117,12 +123,10 @@ def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: Acto
     """
     launches, names = LaunchTable(kernels, copies, actors), _CallNames(db)
     buffer = ColumnBuffer(_DTYPES, 1024)
-    wanted = [want("start", absent=ABSENT_NS), want("end", absent=ABSENT_NS)]
-    wanted += [want("globalTid"), want("correlationId"), want("nameId", absent=-1)]
-    for start, end, thread, correlation, name in db.batches(TABLE, wanted):
+    for start, end, thread, call in db.batches(TABLE, _WANTED):
         actor = actors.find_processes(process_keys(thread))
-        launches.note(actor, correlation & 0xFFFFFFFF, end)
-        code, blocks = names.judge(name)
+        launches.note(actor, (call >> 32) & 0xFFFFFFFF, end)
+        code, blocks = names.judge((call << 32) >> 32)  # the shifts bring the sign back
         kept = np.flatnonzero(blocks & (actor >= 0) & (start != ABSENT_NS) & (end >= start))
         buffer.append(
             {

@@ -1,4 +1,4 @@
-"""Read the kernels of an export: 15 columns in, under 64 bytes a kernel kept."""
+"""Read the kernels of an export: 15 columns in, packed into 8 integers a row, under 64 bytes a kernel kept."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from dprankdiag.model.schema import ABSENT_NS, Columns, count_rows
 from dprankdiag.model.sources import KernelName, Shape
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
-from dprankdiag.readers.nsys_actors import ActorIndex, pair_keys
-from dprankdiag.readers.nsys_database import NsysDatabase, want
+from dprankdiag.readers.nsys_actors import DEVICE_BITS, NO_DEVICE, PID_BITS, ActorIndex
+from dprankdiag.readers.nsys_database import NsysDatabase, Packed, Wanted, pack, want
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows
 from dprankdiag.readers.vocabulary import Vocabulary
 
 TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
-_WANTED = (
+_WANTED: tuple[Wanted | Packed, ...] = (
     want("start", absent=ABSENT_NS),
     want("end", absent=ABSENT_NS),
-    want("globalPid"),
-    want("deviceId"),
-    want("streamId"),
-    want("correlationId"),
-    want("demangledName", "shortName", absent=-1),
-    want("shortName", "demangledName", absent=-1),
+    pack(f"({{0}} >> {PID_BITS} << {DEVICE_BITS}) | ({{1}} & {NO_DEVICE})", want("globalPid"), want("deviceId")),
+    pack("({0} << 32) | ({1} & 4294967295)", want("streamId"), want("correlationId")),
+    # Each name stands in for the other, so neither is -1 alone and its sign bits cannot cover its neighbour.
+    pack(
+        "({0} << 32) | {1}",
+        want("demangledName", "shortName", absent=-1),
+        want("shortName", "demangledName", absent=-1),
+    ),
     want("graphNodeId"),
-    *(want(name, absent=1) for name in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")),
+    # Largest launch dimensions in bits: grid 2^31-1, 65535, 65535; block 1024, 1024, 64.
+    # Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications.
+    pack("((({0} << 16) | {1}) << 16) | {2}", *(want(name, absent=1) for name in ("gridX", "gridY", "gridZ"))),
+    pack("((({0} << 11) | {1}) << 11) | {2}", *(want(name, absent=1) for name in ("blockX", "blockY", "blockZ"))),
 )
 _DTYPES = {
     "start_ns": "int64",
@@ -39,10 +44,6 @@ _DTYPES = {
     "pair": "int16",
     "correlation": "uint32",
 }
-# Largest launch dimensions in bits: grid 2^31-1, 65535, 65535; block 1024, 1024, 64.
-# Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications.
-_GRID_BITS = (31, 16, 16)
-_BLOCK_BITS = (11, 11, 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class RawKernels:
 
     Attributes:
         columns: as `_DTYPES`; `pair` is a position in `pairs`, `correlation` the low 32 bits of correlationId.
-        pairs: pair keys seen.
+        pairs: pair keys seen, as `pair_keys` makes them.
         name_pairs: `(demangled id, short id)` by name_id.
         shapes: by shape_id.
         rows: rows in the file, including the dropped ones.
@@ -72,10 +73,8 @@ class _Shapes:
     def __init__(self) -> None:
         self._grids, self._blocks, self._both = Vocabulary(), Vocabulary(), Vocabulary()
 
-    def encode(self, dimensions: list[Array]) -> Array:
-        grid = self._grids.encode(_pack(dimensions[:3], _GRID_BITS)).astype(np.int64)
-        block = self._blocks.encode(_pack(dimensions[3:], _BLOCK_BITS))
-        return self._both.encode((grid << 32) | block)
+    def encode(self, grid: Array, block: Array) -> Array:
+        return self._both.encode((self._grids.encode(grid).astype(np.int64) << 32) | self._blocks.encode(block))
 
     def list(self) -> tuple[Shape, ...]:
         grids, blocks = self._grids.values().tolist(), self._blocks.values().tolist()
@@ -87,17 +86,17 @@ def read_kernels(db: NsysDatabase) -> RawKernels:
     """Read all kernels, in file order."""
     pairs, names, shapes = Vocabulary(), Vocabulary(), _Shapes()
     buffer = ColumnBuffer(_DTYPES, db.bound_rows(TABLE) if db.has(TABLE) else 0)
-    for start, end, pid, device, stream, correlation, demangled, short, node, *dimensions in db.batches(TABLE, _WANTED):
+    for start, end, pair, stream_call, name, node, grid, block in db.batches(TABLE, _WANTED):
         buffer.append(
             {
                 "start_ns": start,
                 "end_ns": end,
-                "stream": stream & 0x7FFFFFFF,
-                "name_id": names.encode((demangled << 32) | (short & 0xFFFFFFFF)),
-                "shape_id": shapes.encode(dimensions),
+                "stream": (stream_call >> 32) & 0x7FFFFFFF,
+                "name_id": names.encode(name),
+                "shape_id": shapes.encode(grid, block),
                 "in_graph": node != 0,
-                "pair": pairs.encode(pair_keys(pid, device)),
-                "correlation": correlation & 0xFFFFFFFF,
+                "pair": pairs.encode(pair),
+                "correlation": stream_call & 0xFFFFFFFF,
             }
         )
     columns = buffer.finish()
@@ -124,13 +123,6 @@ def name_kernels(db: NsysDatabase, raw: RawKernels) -> tuple[KernelName, ...]:
     """Look up the kernels' names, in the order of name_id."""
     texts = fetch_texts(db, {number for pair in raw.name_pairs for number in pair})
     return tuple(KernelName(texts[demangled], texts[short]) for demangled, short in raw.name_pairs)
-
-
-def _pack(dimensions: list[Array], bits: tuple[int, ...]) -> Array:
-    packed = np.zeros(len(dimensions[0]), np.int64)
-    for values, width in zip(dimensions, bits, strict=True):
-        packed = (packed << width) | (values & ((1 << width) - 1))
-    return packed
 
 
 def _shape(grid: int, block: int) -> Shape:

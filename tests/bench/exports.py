@@ -1,0 +1,86 @@
+"""Exports to measure with, each made in a process of its own so that this one stays small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dprankdiag.harness.faults import load_context, window
+from dprankdiag.harness.suites import write_world
+from dprankdiag.harness.world import World
+from tests.bench.measure import weigh
+
+CULPRIT = 3
+_LAYERS = 16
+_KERNELS_A_STEP = 229
+"""Kernels of one rank in one step of 16 layers, each launched by a call of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many ranks, and about how many kernels in all."""
+
+    ranks: int
+    kernels: int
+
+    @property
+    def steps(self) -> int:
+        """Count the steps that hold so many kernels."""
+        return round(self.kernels / self.ranks / _KERNELS_A_STEP)
+
+
+LARGE = Size(8, 4_000_000)
+TENTH = Size(8, 400_000)
+MANY_RANKS = Size(64, 4_000_000)
+SMALL = Size(8, 36_000)
+SIZES = {"large": LARGE, "tenth": TENTH, "many-ranks": MANY_RANKS, "small": SMALL}
+
+
+def plan(size: Size) -> World:
+    """Plan a deployment in which one rank carries three times the context in one step of a hundred."""
+    first, length = size.steps // 2, max(1, round(size.steps / 100))
+    fault = load_context(CULPRIT, 3.0, when=window(first, first + length))
+    return World(seed=77, ranks=size.ranks, steps=size.steps, layers=_LAYERS, graph=False, faults=(fault,))
+
+
+class Exports:
+    """Exports by name, written when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def large(self) -> Path:
+        """8 ranks, 4 million kernels."""
+        return self._write("large")
+
+    @cached_property
+    def tenth(self) -> Path:
+        """8 ranks, a tenth of the kernels."""
+        return self._write("tenth")
+
+    @cached_property
+    def many_ranks(self) -> Path:
+        """64 ranks, as many kernels as the large one."""
+        return self._write("many-ranks")
+
+    @cached_property
+    def small(self) -> Path:
+        """A file of less than 5 MB."""
+        return self._write("small")
+
+    def _write(self, name: str) -> Path:
+        subprocess.run([sys.executable, "-m", __name__, name, str(self._folder)], check=True)
+        return self._folder / f"{name}.sqlite"
+
+
+def count_kernels(path: Path) -> int:
+    """Count the kernels of an export with the database's own shell."""
+    return int(weigh(["sqlite3", str(path), "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"]).output)
+
+
+if __name__ == "__main__":
+    write_world(plan(SIZES[sys.argv[1]]), Path(sys.argv[2]), name=sys.argv[1])

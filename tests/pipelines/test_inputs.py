@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.pipelines.inputs import Inputs, read_inputs
+from tests.readers.builders import ExportBuilder
+
+
+def write_export(path: Path, kernels: int = 3) -> Path:
+    with ExportBuilder(path) as export:
+        for number in range(kernels):
+            export.kernel(5, 100 * number, 100 * number + 50)
+    return path
+
+
+def write_notes(path: Path) -> Path:
+    path.write_text("restarted at noon\n")
+    return path
+
+
+def write_cut(path: Path) -> Path:
+    whole = write_export(path).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+def names_read(inputs: Inputs) -> list[str]:
+    return [Path(reading.source.path).name for reading in inputs.readings]
+
+
+def names_unusable(inputs: Inputs) -> dict[str, str]:
+    return {Path(source.path).name: source.status for source in inputs.unusable}
+
+
+def test_files_are_read_in_the_order_given(tmp_path: Path) -> None:
+    paths = [write_export(tmp_path / name) for name in ("b.sqlite", "a.sqlite")]
+    inputs = read_inputs(paths)
+    assert names_read(inputs) == ["b.sqlite", "a.sqlite"]
+    assert inputs.unusable == ()
+
+
+def test_a_folder_stands_for_its_files_by_name(tmp_path: Path) -> None:
+    for name in ("c.sqlite", "a.sqlite", "b.sqlite"):
+        write_export(tmp_path / name)
+    assert names_read(read_inputs([tmp_path])) == ["a.sqlite", "b.sqlite", "c.sqlite"]
+
+
+def test_what_a_folder_holds_besides_exports_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    write_notes(tmp_path / "notes.txt")
+    inputs = read_inputs([tmp_path])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert names_unusable(inputs) == {"notes.txt": "skipped"}
+    assert "a text file" in inputs.unusable[0].warnings[0]
+
+
+def test_hidden_files_and_inner_folders_are_passed_over(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    write_notes(tmp_path / ".hidden")
+    (tmp_path / "inner").mkdir()
+    write_export(tmp_path / "inner" / "b.sqlite")
+    inputs = read_inputs([tmp_path])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert inputs.unusable == ()
+
+
+@pytest.mark.parametrize("first", ["notes.txt", "a.sqlite"])
+def test_a_named_file_of_unknown_kind_is_an_error_wherever_it_stands(tmp_path: Path, first: str) -> None:
+    paths = [write_export(tmp_path / "a.sqlite"), write_notes(tmp_path / "notes.txt")]
+    paths.sort(key=lambda path: path.name != first)
+    with pytest.raises(InputError, match="text file") as raised:
+        read_inputs(paths)
+    assert raised.value.where == str(tmp_path / "notes.txt")
+
+
+def test_a_damaged_file_is_unused_while_others_can_be_read(tmp_path: Path) -> None:
+    inputs = read_inputs([write_cut(tmp_path / "cut.sqlite"), write_export(tmp_path / "a.sqlite")])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert names_unusable(inputs) == {"cut.sqlite": "unused"}
+    assert "incomplete" in inputs.unusable[0].warnings[0]
+
+
+def test_a_damaged_file_alone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DamagedInput, match="incomplete"):
+        read_inputs([write_cut(tmp_path / "cut.sqlite")])
+
+
+def test_the_first_reason_is_told_where_nothing_could_be_read(tmp_path: Path) -> None:
+    cut = write_cut(tmp_path / "a-cut.sqlite")
+    (tmp_path / "b-empty.sqlite").touch()
+    with pytest.raises(DamagedInput) as raised:
+        read_inputs([tmp_path])
+    assert raised.value.where == str(cut)
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no files"):
+        read_inputs([tmp_path])
+
+
+def test_a_folder_without_exports_is_an_error(tmp_path: Path) -> None:
+    write_notes(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match="text file"):
+        read_inputs([tmp_path])
+
+
+def test_a_path_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        read_inputs([write_export(tmp_path / "a.sqlite"), tmp_path / "gone.sqlite"])
+
+
+def test_a_link_is_followed_and_a_dead_one_is_a_usage_error(tmp_path: Path) -> None:
+    export = write_export(tmp_path / "a.sqlite")
+    (tmp_path / "link.sqlite").symlink_to(export)
+    (tmp_path / "dead.sqlite").symlink_to(tmp_path / "gone.sqlite")
+    assert names_read(read_inputs([tmp_path / "link.sqlite"])) == ["link.sqlite"]
+    with pytest.raises(UsageError):
+        read_inputs([tmp_path / "dead.sqlite"])
+
+
+def test_a_dead_link_in_a_folder_is_skipped(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    (tmp_path / "dead.sqlite").symlink_to(tmp_path / "gone.sqlite")
+    assert names_read(read_inputs([tmp_path])) == ["a.sqlite"]
+
+
+def test_a_pipe_in_a_folder_is_skipped_without_waiting(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    inputs = read_inputs([tmp_path])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert names_unusable(inputs) == {"pipe.sqlite": "skipped"}
+
+
+def test_progress_names_each_file_and_runs_forward(tmp_path: Path) -> None:
+    told: list[tuple[str, float | None]] = []
+    paths = [write_export(tmp_path / name) for name in ("a.sqlite", "b.sqlite")]
+    read_inputs(paths, lambda text, share: told.append((text, share)))
+    assert [text for text, _ in told] == ["reading a.sqlite", "reading b.sqlite"]
+    shares = [share for _, share in told if share is not None]
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 1 for share in shares)
