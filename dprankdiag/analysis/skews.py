@@ -73,7 +73,7 @@ class Skews:
         worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
         other: ranks with more of the remaining work, speed taken out.
         host: ranks that launch later than their peers over a run of steps.
-        stalls: `(n_steps, n_ranks)` single steps in which a rank launched far too late.
+        stalls: single steps in which ranks launched far too late.
         rest: ranks with more idle time that no launch explains.
         exits: by family class ("collective", "ep") the ranks that leave meetings late.
         experts: hot experts, by the steps they are hot in.
@@ -88,7 +88,7 @@ class Skews:
     worst_family: FloatArray
     other: tuple[Standout, ...]
     host: tuple[Standout, ...]
-    stalls: BoolArray
+    stalls: tuple[Standout, ...]
     rest: tuple[Standout, ...]
     exits: dict[str, tuple[Standout, ...]]
     experts: tuple[ExpertSkew, ...]
@@ -101,7 +101,7 @@ def measure_skews(seen: Observations) -> Skews:
     step_ns = max(seen.median_step_ns, 1.0)
     slowness, speed, basis = _measure_speed(seen, step_ns)
     idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
-    stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
+    stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
     rest = np.maximum(seen.sums["rest"], 0.0)
     return Skews(
         slowness,
@@ -110,11 +110,9 @@ def measure_skews(seen: Observations) -> Skews:
         tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
         _worst_family(seen),
         tuple(_work_standouts(seen.sums["other"] / slowness, (), step_ns)),
-        tuple(_host_standouts(idle, stalls, step_ns)),
-        stalls,
-        tuple(_host_standouts(rest, find_stalls(rest, LEAST_HOST_SHARE * step_ns), step_ns))
-        if seen.abilities.has_launches
-        else (),
+        tuple(_host_standouts(idle, step_ns)),
+        tuple(stalls),
+        tuple(_host_standouts(rest, step_ns)) if seen.abilities.has_launches else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
         tuple(_measure_experts(seen, slowness, step_ns)),
         tuple(_transfer_shifts(seen, step_ns)),
@@ -130,7 +128,7 @@ def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list
         # What a slow chip costs is all its work, not only the probes.
         work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
         least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
-        found = find_standouts(ratio, SPEED_PRIOR_SD, least)
+        found = find_standouts(ratio, SPEED_PRIOR_SD, least, own_past=True)
         found += find_bursts(ratio, max(2 * least, 0.05), found)
         return _level_matrix(ratio, found), found, "probes"
     expert, attention = seen.sums["expert"], seen.sums["attention"]
@@ -205,12 +203,13 @@ def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -
     return replace(standout, mask=mask, levels=levels, marks=marks)
 
 
-def _host_standouts(idle: FloatArray, stalls: BoolArray, step_ns: float) -> list[Standout]:
+def _host_standouts(idle: FloatArray, step_ns: float) -> list[Standout]:
     """Find ranks that idle longer over runs of steps; single stalls are set to the rank's habit first."""
     habit = np.median(idle, axis=0)
+    stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
     calm = np.where(stalls, habit[None, :], idle)
     prior = HOST_PRIOR_SHARE * float(np.median(habit)) + 0.002 * step_ns
-    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns)
+    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True)
 
 
 def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Standout]:

@@ -24,8 +24,11 @@ FEWEST_STEPS = 8
 FEWEST_EVENTS = 2
 MOST_CULPRITS = 3
 TURNS_SHARE = 0.1
+SMALL_STALL = 0.2
 LOSS_SHARE = 0.8
 ALIKE = 0.7
+OWN_PAST_SHARE = 0.2
+"""How much of the spread among ranks is left between two parts of one rank's own recording."""
 RESAMPLES = 200
 
 
@@ -66,13 +69,15 @@ def relative_to_step(values: FloatArray) -> FloatArray:
     return np.asarray(values / np.maximum(base, 1.0)[:, None])
 
 
-def find_standouts(series: FloatArray, prior_sd: float, least: float) -> list[Standout]:
+def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_past: bool = False) -> list[Standout]:
     """Cut the steps where any rank's level shifts, and name who stands out in each part.
 
     Args:
         series: `(n_steps, n_ranks)`, already relative to what is common to the step.
         prior_sd: spread of levels expected among healthy ranks.
         least: smallest excess worth a claim.
+        own_past: also judge each rank against its own best part of the recording, where healthy ranks differ far less
+            than from each other; for what does not follow the requests.
     """
     n_steps, n_ranks = series.shape
     if n_steps < FEWEST_STEPS or n_ranks < 2:
@@ -83,8 +88,11 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float) -> list[St
         borders.update(find_changes(excess[:, rank], least=least / 2))
     edges = _merge_close(sorted(borders), n_steps)
     parts: list[tuple[int, int, BoolArray]] = []
+    best = _best_levels(series, edges) if own_past and len(edges) > 2 else None
     for first, stop in pairwise(edges):
         mask = _judge(series[first:stop], prior_sd, least)
+        if best is not None and not mask.any():
+            mask = _judge(series[first:stop] - best, OWN_PAST_SHARE * prior_sd, least)
         if parts and np.array_equal(parts[-1][2], mask):
             parts[-1] = (parts[-1][0], stop, mask)
         else:
@@ -92,8 +100,13 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float) -> list[St
     found = []
     for first, stop, mask in parts:
         if mask.any():
-            found.append(_describe(series, first, stop, mask, prior_sd, least))
+            found.append(_describe(series, best, first, stop, mask, prior_sd, least))
     return found
+
+
+def _best_levels(series: FloatArray, edges: Sequence[int]) -> FloatArray:
+    """Return each rank's lowest level over the parts of the recording."""
+    return np.asarray(np.min([np.median(series[a:b], axis=0) for a, b in pairwise(edges)], axis=0))
 
 
 def _merge_close(edges: list[int], n_steps: int) -> list[int]:
@@ -117,13 +130,23 @@ def _judge(series: FloatArray, prior_sd: float, least: float) -> BoolArray:
     return find_high(levels, errors, prior_sd, least).mask
 
 
-def _describe(series: FloatArray, first: int, stop: int, mask: BoolArray, prior_sd: float, least: float) -> Standout:
+def _describe(
+    series: FloatArray,
+    best: FloatArray | None,
+    first: int,
+    stop: int,
+    mask: BoolArray,
+    prior_sd: float,
+    least: float,
+) -> Standout:
     part = series[first:stop]
     levels, _ = _levels(part)
+    past = np.zeros(len(mask)) if best is None or _judge(part, prior_sd, least).any() else best
+    spread = prior_sd if not past.any() else OWN_PAST_SHARE * prior_sd
     same = 0
     for index in draw_blocks(len(part), RESAMPLES):
-        drawn, drawn_errors = _levels(part[index])
-        same += bool(np.array_equal(find_high(drawn, drawn_errors, prior_sd, least).mask, mask))
+        drawn, drawn_errors = _levels(part[index] - past)
+        same += bool(np.array_equal(find_high(drawn, drawn_errors, spread, least).mask, mask))
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
     marks = np.zeros(series.shape, bool)
     marks[first:stop, mask] = True
@@ -147,7 +170,9 @@ def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> Bo
     return np.stack([find_events(excess[:, rank], least, scale) for rank in range(series.shape[1])], axis=1)
 
 
-def find_bursts(series: FloatArray, least: float, taken: Sequence[Standout] = ()) -> list[Standout]:
+def find_bursts(
+    series: FloatArray, least: float, taken: Sequence[Standout] = (), *, of_host: bool = False
+) -> list[Standout]:
     """Find single steps in which ranks stand out, and tell ranks that do so together from ranks that take turns.
 
     Now and then, now this rank and now that one, is noise and left to the jitter.
@@ -156,18 +181,22 @@ def find_bursts(series: FloatArray, least: float, taken: Sequence[Standout] = ()
         series: `(n_steps, n_ranks)` relative to what is common to the step.
         least: smallest height worth an event.
         taken: standouts whose ranks and steps are accounted for.
+        of_host: stalls of a host: a rank is held against its own unrest, its small ones beside large ones do not
+            count, a single one is told, and rare ones on many ranks are told together.
     """
     if len(series) < FEWEST_STEPS or series.shape[1] < 2:
         return []
-    marks = find_stalls(series, least, pooled=True)
+    marks = find_stalls(series, least, pooled=not of_host)
     for standout in taken:
         marks &= ~standout.marks
-    ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= FEWEST_EVENTS)]
+    if of_host:
+        marks &= series >= SMALL_STALL * np.where(marks, series, 0.0).max(axis=0)
+    ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= (1 if of_host else FEWEST_EVENTS))]
     groups = _group_by_steps(marks, ranks)
     share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
-    if len(groups) > MOST_CULPRITS:
-        return [_burst(series, marks, ranks, in_turn=True)] if share >= TURNS_SHARE else []
-    if len(groups) > 1 and share >= TURNS_SHARE:
+    if len(groups) > MOST_CULPRITS and share < TURNS_SHARE and not of_host:
+        return []
+    if len(groups) > MOST_CULPRITS or (len(groups) > 1 and share >= TURNS_SHARE and series.shape[1] > 2):
         return [_burst(series, marks, ranks, in_turn=True)]
     return [_burst(series, marks, group, in_turn=False) for group in groups]
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.standouts import find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
 from dprankdiag.classifiers.base import (
     lift_off,
     members,
+    period_of,
+    ranks_of,
     scale,
     unseen_member,
     waiting_evidence,
@@ -21,10 +22,8 @@ from dprankdiag.classifiers.base import (
     who_of,
 )
 from dprankdiag.model.claims import Claim
-from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
+from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns
-
-SMALL_STALL = 0.2
 
 _ALTERNATIVES = (
     Alternative("single_point.gpu", "longer kernels at equal work instead of idle gaps"),
@@ -55,7 +54,7 @@ class SinglePointHost:
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim stalls of each rank, and steady lateness outside the peers' scatter."""
-        found = bool(skews.stalls.any() or skews.host)
+        found = bool(skews.stalls or skews.host)
         if (reason := seen.abilities.uneven or (unseen_member(seen) if found else None)) is not None:
             yield Abstention(self.cause, reason)
             return
@@ -71,50 +70,35 @@ class SinglePointHost:
 
     def _judge_stalls(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
         component, idle, basis = _idle(seen)
-        marked = _keep_large(skews.stalls, idle)
-        stalling = np.flatnonzero(marked.any(axis=0))
         expected = np.median(peer_median(idle), axis=0)
-        by_rank: list[tuple[int, ...]] = [(int(rank),) for rank in stalling]
-        if seen.n_ranks > 2 and len(stalling) > seen.n_ranks / 2:
-            by_rank = [tuple(int(rank) for rank in stalling)]
-        for ranks in by_rank:
-            mine = np.zeros_like(marked)
-            mine[:, list(ranks)] = marked[:, list(ranks)]
-            steps: BoolArray = np.asarray(mine.any(axis=1))
-            factor = np.where(mine, np.minimum(expected[None, :] / np.maximum(idle, 1.0), 1.0), 1.0)
-            stalls = idle[mine]
-            period = find_period(np.flatnonzero(steps), seen.start_ns[steps])
-            when: When = "periodic" if period is not None else "burst"
-            who: Who = "rotating" if len(ranks) > 1 else "one"
-            longest = float(stalls.max())
+        for standout in skews.stalls:
+            ranks, marks = members(standout.mask), standout.marks
+            factor = np.where(marks, np.minimum(expected[None, :] / np.maximum(idle, 1.0), 1.0), 1.0)
+            stalls = idle[marks]
+            typical, usual = float(np.median(stalls)), float(np.mean(expected[list(ranks)]))
+            longest = f"longest {format_ns(float(stalls.max()))}"
+            text = f"idle {format_ns(typical)} in such a step ({longest}), {format_ns(usual)} in others"
             evidence = [
                 Evidence("stalls", float(len(stalls)), "count", f"{len(stalls)} stalls in {seen.n_steps} steps"),
-                Evidence(
-                    "stall_ns",
-                    float(np.median(stalls)),
-                    "ns",
-                    f"idle {format_ns(float(np.median(stalls)))} in such a step (longest {format_ns(longest)}), "
-                    f"{format_ns(float(expected[ranks[0]]))} in others",
-                    float(expected[ranks[0]]),
-                    len(stalls),
-                ),
-                *_inside(seen, mine),
-                *waiting_evidence(seen, ranks, steps),
+                Evidence("stall_ns", typical, "ns", text, usual, len(stalls)),
+                *_inside(seen, marks),
+                *waiting_evidence(seen, ranks, standout.steps),
                 *_waiting_in_all(seen, ranks),
             ]
+            turns = " in turn" if standout.in_turn else ""
             yield Claim(
                 self.cause,
-                ranks,
-                steps,
-                who,
-                when,
-                f"{seen.names_of(ranks)}: the host stalls {_times(stalls)}",
+                ranks_of(standout),
+                standout.steps,
+                who_of(standout),
+                when_of(seen, standout),
+                f"{seen.names_of(ranks)}{turns}: the host stalls {_times(stalls)}",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),
-                1.0 - 0.5 ** (1 + len(stalls)),
+                standout.support,
                 basis,
-                period_ns=period,
+                period_ns=period_of(seen, standout),
             )
 
     def _judge_steady(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
@@ -124,7 +108,8 @@ class SinglePointHost:
             steps = standout.steps
             late = float(np.mean(standout.levels[standout.mask]))
             factor = lift_off(idle, standout)
-            factor[skews.stalls] = 1.0
+            for stall in skews.stalls:
+                factor[stall.marks] = 1.0
             evidence = [
                 Evidence(
                     "idle_before_launch_ns",
@@ -154,12 +139,6 @@ class SinglePointHost:
 def _times(stalls_ns: FloatArray) -> str:
     typical = format_ns(float(np.median(stalls_ns)))
     return f"once, for {typical}" if len(stalls_ns) == 1 else f"{len(stalls_ns)} times, for {typical} each"
-
-
-def _keep_large(stalls: BoolArray, idle: FloatArray) -> BoolArray:
-    """Drop stalls far smaller than the rank's longest: they are its ordinary unrest, not the fault."""
-    longest = np.where(stalls, idle, 0.0).max(axis=0)
-    return np.asarray(stalls & (idle >= SMALL_STALL * longest))
 
 
 def _idle(seen: Observations) -> tuple[str, FloatArray, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
     from dprankdiag.model.schema import Columns
 
-FILE = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, readable=False)
 
 
 class Window(click.ParamType[tuple[float, float]]):

@@ -45,10 +45,10 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None) -> Inpu
         except DamagedInput as error:
             first = first or error
             unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(error),)))
-        except InputError as error:
+        except (InputError, UsageError) as error:
             if named:
                 raise
-            first = first or error
+            first = first or (error if isinstance(error, InputError) else None)
             unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(error),)))
     if not readings:
         raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")

@@ -57,7 +57,11 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     shares = share_losses(seen.grids, priced)
     lost = [_in_time(seen, row) for row in shares.lost]
     measured, balanced = _in_time(seen, shares.measured), _in_time(seen, shares.balanced)
-    error = measure_replay_error(seen.grids)
+    event = np.zeros(seen.n_steps, bool)
+    for claim in claims:
+        if claim.when in ("burst", "periodic") or claim.who == "rotating":
+            event |= claim.steps & (claim.steps.mean() < 1)
+    error = measure_replay_error(seen.grids, [event[seen.grid_of == grid_id] for grid_id in range(len(seen.grids))])
     trusted = error is None or error <= REPLAY_ERROR_LIMIT
     findings: list[Finding] = []
     kept = np.zeros(seen.n_steps)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
-from dprankdiag.catalog.identifiability import load_identifiability
+from dprankdiag.catalog.identifiability import load_inputs
 from dprankdiag.model.diagnosis import (
     Abstention,
     CauseLoss,
@@ -23,6 +23,7 @@ from dprankdiag.model.diagnosis import (
     TimeAccount,
 )
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.schema import count_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.pricing import WARNING, Account
 from dprankdiag.units import format_ns, format_ratio
@@ -85,6 +86,9 @@ def _hiding(part: Part) -> Iterator[str]:
     steps = sum(group.n_steps for group in part.observed.groups)
     if steps < FEWEST_STEPS:
         yield f"only {steps} comparable steps were recorded"
+    for source in part.trace.sources:
+        if source.status == "partial":
+            yield f"{source.path} could be read only in part"
     if part.trace.missing_ranks:
         missing = ", ".join(str(rank) for rank in part.trace.missing_ranks)
         yield f"rank {missing} was not recorded"
@@ -210,7 +214,8 @@ def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
             said.add(abstention.cause)
             yield abstention
     if not part.observed.groups and part.observed.reasons:
-        recapture = load_identifiability()["single_point.gpu"]["trace-kernels"].get_it_with
+        whole = count_rows(part.trace.tables["graph_replays"]) > 0
+        recapture = load_inputs()["trace-graph" if whole else "trace-kernels-calls"].get_it_with
         for cause in CLASSES:
             yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
 

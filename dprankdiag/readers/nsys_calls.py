@@ -79,7 +79,7 @@ class LaunchTable:
             if span > _SPARSE_SPAN * len(ids) + 1_000_000:
                 self._used[actor] = np.unique(ids)
                 span, self._base[actor] = len(self._used[actor]), size
-            size += span
+            size += max(span, rows.stop - rows.start)
         self._ends = np.full(size, ABSENT_NS, np.int64)
 
     def note(self, actor: Array, correlation: Array, end: Array) -> None:
@@ -94,16 +94,6 @@ class LaunchTable:
             asked &= actor != sparse
         self._ends[self._base[owner[asked]] + correlation[asked]] = end[asked]
 
-    def look_up(self) -> Array:
-        """Return the end of the call of every kernel."""
-        launch = np.full(len(self._correlation), ABSENT_NS, np.int64)
-        for actor, rows in self._slices.items():
-            ids = self._correlation[rows]
-            place = np.searchsorted(self._used[actor], ids) if actor in self._used else ids.astype(np.int64)
-            launch[rows] = self._ends[self._base[actor] + place]
-            launch[rows][ids == 0] = ABSENT_NS
-        return launch
-
     def look_up_copies(self) -> Array:
         """Return the end of the call of every copy."""
         launch = np.full(count_rows(self._copies), ABSENT_NS, np.int64)
@@ -113,6 +103,22 @@ class LaunchTable:
             place = np.searchsorted(self._used[actor], ids) if actor in self._used else ids
             launch[rows] = self._ends[self._base[actor] + place]
         return launch
+
+    def look_up(self) -> Array:
+        """Return the end of the call of every kernel; the table is spent afterwards.
+
+        Each process has at least a place a kernel, so the answers go where the questions were: a long table and its
+        answers are never held side by side.
+        """
+        done = 0
+        for actor, rows in self._slices.items():
+            ids = self._correlation[rows]
+            place = np.searchsorted(self._used[actor], ids) if actor in self._used else ids.astype(np.int64)
+            found = self._ends[self._base[actor] + place]
+            found[ids == 0] = ABSENT_NS
+            self._ends[done : done + len(ids)] = found
+            done += len(ids)
+        return self._ends[:done]
 
 
 def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: ActorIndex) -> RuntimeCalls:
@@ -140,9 +146,10 @@ def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: Acto
     blocking = sort_rows(buffer.finish())
     used, blocking["name_id"] = np.unique(blocking["name_id"], return_inverse=True)
     blocking["name_id"] = blocking["name_id"].astype(np.int32)
+    copy_launch_ns = launches.look_up_copies()
     return RuntimeCalls(
         launches.look_up(),
-        launches.look_up_copies(),
+        copy_launch_ns,
         blocking,
         tuple(names.texts[code] for code in used.tolist()),
         names.launches_graphs,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.grid import COMPONENTS, StepGrid
-from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.model.claims import BoolArray, Claim, Undo
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -177,21 +177,24 @@ def _replay_even(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray
     return np.concatenate(walls)
 
 
-def measure_replay_error(grids: Sequence[StepGrid]) -> float | None:
+def measure_replay_error(grids: Sequence[StepGrid], events: Sequence[BoolArray]) -> float | None:
     """Predict every step from its neighbours: replay their segments, compare the walls.
 
-    The median over the steps is taken, so that a single stalled step, which no neighbour can foretell, does not count.
+    Steps in which a claim sees an event are left out: no neighbour can foretell a stall.
+
+    Args:
+        events: one a grid, `(n_steps,)`.
 
     Returns:
         |median of (predicted − measured) / measured|; None with too few steps.
     """
     errors = []
-    for grid in grids:
-        held_out = np.arange(1, len(grid.number) - 1)
-        if len(held_out) < FEWEST_HELD_OUT:
+    for grid, event in zip(grids, events, strict=True):
+        calm = np.flatnonzero(~event)
+        if len(calm) < FEWEST_HELD_OUT + 2:
             continue
-        wall = replay(grid, [])
-        predicted = (wall[held_out - 1] + wall[held_out + 1]) / 2
-        measured = grid.duration_ns[held_out]
+        wall = replay(grid, [])[calm]
+        predicted = (wall[:-2] + wall[2:]) / 2
+        measured = grid.duration_ns[calm][1:-1]
         errors.append((predicted - measured) / np.maximum(measured, 1))
     return abs(float(np.median(np.concatenate(errors)))) if errors else None

@@ -102,7 +102,7 @@ def _make_array(values: Any) -> Any:
 
 def is_bundle(path: Path) -> bool:
     """Tell by its first bytes, or failing that by its suffix, whether a file is meant as a bundle."""
-    if path.is_dir():
+    if path.exists() and not path.is_file():
         return False
     if path.suffix.lower() == SUFFIX:
         return True
