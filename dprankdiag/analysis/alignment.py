@@ -62,7 +62,9 @@ def _share_matched(calls: Sequence[CallTable], naming: Naming) -> float:
     for channel in (part for whole in form_channels(calls, naming) for part in split_by_place(whole)):
         if len(channel.calls) < 2:
             continue
-        sets, _ = match_channel(channel)
+        sets, refusal = match_channel(channel)
+        if refusal is not None and refusal.is_local:
+            continue
         matched += sum(item.arrival_ns.size for item in sets)
         total += sum(len(member) for member in channel.calls)
     return matched / total if total else 1.0

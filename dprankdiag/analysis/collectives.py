@@ -17,9 +17,12 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 SCATTER_FACTOR = 1.25
 """A larger group is taken only if its ends follow the arrivals about as well as those of the best partition."""
 
+SHARE_MARGIN = 0.003
+"""Calls without a partner, more than a better partition leaves, that a partition may have by chance."""
+
 TICK_NS = 50
-LOCAL_SHARE = 0.1
-"""Durations that scatter less than this share of the arrivals' skew do not depend on the others."""
+LOCAL_SLOPE = 0.3
+"""Calls that get longer by less than this share of the wait for the others do not wait for them."""
 
 
 SAMPLE = 1500
@@ -230,8 +233,12 @@ def _is_local(calls: Sequence[Calls]) -> bool:
         return False
     arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
     end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
-    skew = float(np.mean(np.ptp(arrival, axis=1)))
-    return float(np.mean(robust_sd((end - arrival).astype(np.float64), axis=0))) < LOCAL_SHARE * skew
+    wait = (arrival.max(axis=1, keepdims=True) - arrival).astype(np.float64)
+    duration = (end - arrival).astype(np.float64)
+    duration = np.minimum(duration, np.quantile(duration, 0.99))
+    reach = wait - wait.mean(axis=0)
+    power = float((reach**2).sum())
+    return power > 0 and float((reach * (duration - duration.mean(axis=0))).sum()) < LOCAL_SLOPE * power
 
 
 def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
@@ -251,7 +258,7 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     best_share = max(fit.share for fit in fits)
     if best_share <= 0:
         return None
-    usable = [fit for fit in fits if fit.share >= 0.9 * best_share]
+    usable = [fit for fit in fits if fit.share >= best_share - SHARE_MARGIN]
     for name in ("noise_ns", "scatter_ns"):
         tightest = min(getattr(fit, name) for fit in usable)
         usable = [fit for fit in usable if getattr(fit, name) <= SCATTER_FACTOR * tightest + TICK_NS]
@@ -265,7 +272,7 @@ class _Fit:
     """How well a partition explains the ends of the calls.
 
     Attributes:
-        share: share of calls that find all partners.
+        share: share of calls that find their partner in the group's busiest member, whatever the group's size.
         noise_ns: scatter of the time from last arrival to end, each rank about its own median.
         scatter_ns: the same about the common median: ranks of two groups end apart, by as much as they come apart.
     """
@@ -304,8 +311,8 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
         members = [calls[position] for position in group]
         index = _match_rows(members)
         complete = index[(index >= 0).all(axis=1)]
-        matched += len(complete) * len(members)
-        total += sum(len(member) for member in members)
+        matched += int((index >= 0).sum()) - len(index)
+        total += sum(len(member) for member in members) - len(index)
         if len(complete) < 2:
             continue
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)

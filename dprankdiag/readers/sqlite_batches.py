@@ -22,7 +22,7 @@ import numpy as np
 
 from dprankdiag.readers.base import Array
 
-_ARROW_ROWS = 32_768
+_ARROW_ROWS = 8_192
 _PYTHON_ROWS = 20_000
 _WORTH_ADBC_BYTES = 32 * 1024 * 1024
 _MOST_THREADS = 4
