@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 COMMUNICATION = frozenset({"collective", "dispatch", "combine", "notify"})
 N_FAMILIES = len(FAMILIES)
+GRAPH_REPLAY = "CUDA graph replay"
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 MEMORY = FAMILY_CODE["memory"]
 
@@ -105,6 +106,16 @@ def name_kernels(names: Names, catalog: KernelCatalog) -> Naming:
     )
 
 
+def add_replays(naming: Naming) -> Naming:
+    """Give whole-graph replays a channel: a replay holds the collectives inside it and ends when they have ended."""
+    return replace(
+        naming,
+        channels=(*naming.channels, GRAPH_REPLAY),
+        channel_family=(*naming.channel_family, "collective"),
+        channel_operation=(*naming.channel_operation, "graph"),
+    )
+
+
 def name_ranges(names: Names, catalog: RangeCatalog) -> tuple[Naming, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Classify range names of a recording without kernels; also mark the names that begin a step."""
     family, channel = [], []
@@ -131,48 +142,59 @@ def name_ranges(names: Names, catalog: RangeCatalog) -> tuple[Naming, np.ndarray
 
 
 def kernel_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:
-    """Yield the lane of each rank from its kernels and copies."""
-    kernels, copies = trace.tables["kernels"], trace.tables["copies"]
+    """Yield the lane of each rank from its kernels, copies and whole-graph replays."""
+    kernels = trace.tables["kernels"]
     bounds = np.searchsorted(kernels["rank"], np.arange(len(trace.ranks) + 1))
-    n_shapes = max(1, len(trace.names.shapes))
     for rank in range(len(trace.ranks)):
         rows = slice(int(bounds[rank]), int(bounds[rank + 1]))
-        yield _kernel_lane(kernels, rows, copies, rank, naming, n_shapes)
+        parts = _kernel_rows(kernels, rows, naming, max(1, len(trace.names.shapes)))
+        has_launches = bool(np.any(parts["launch_ns"] != ABSENT_NS))
+        copies = trace.tables["copies"]
+        parts = _merge_rows(parts, copies, copies["rank"] == rank, MEMORY, -1)
+        if GRAPH_REPLAY in naming.channels:
+            replays = trace.tables["graph_replays"]
+            channel = naming.channels.index(GRAPH_REPLAY)
+            parts = _merge_rows(parts, replays, replays["rank"] == rank, FAMILY_CODE["collective"], channel)
+        if not has_launches:
+            parts["launch_ns"] = None
+        yield Lane(**parts)
 
 
-def _kernel_lane(kernels: Columns, rows: slice, copies: Columns, rank: int, naming: Naming, n_shapes: int) -> Lane:
+def _kernel_rows(kernels: Columns, rows: slice, naming: Naming, n_shapes: int) -> dict[str, Any]:
     name = kernels["name_id"][rows]
-    launch = kernels["launch_ns"][rows]
-    parts: dict[str, Any] = {
+    return {
         "start_ns": kernels["start_ns"][rows],
         "end_ns": kernels["end_ns"][rows],
         "stream": kernels["stream"][rows],
         "family": naming.family[name],
         "key": name.astype(np.int64) * n_shapes + kernels["shape_id"][rows],
         "channel": naming.channel[name],
-        "launch_ns": launch,
+        "launch_ns": kernels["launch_ns"][rows],
         "in_graph": kernels["in_graph"][rows],
         "phase": naming.phase[name],
     }
-    mine = copies["rank"] == rank
+
+
+def _merge_rows(
+    parts: dict[str, Any], columns: Columns, mine: np.ndarray[Any, np.dtype[np.bool_]], family: int, channel: int
+) -> dict[str, Any]:
+    """Merge rows of another table, all of one family and channel, into a lane's rows by start."""
     count = int(mine.sum())
-    if count:
-        extra: dict[str, Any] = {
-            "start_ns": copies["start_ns"][mine],
-            "end_ns": copies["end_ns"][mine],
-            "stream": copies["stream"][mine],
-            "family": np.full(count, MEMORY, np.int8),
-            "key": np.full(count, -1, np.int64),
-            "channel": np.full(count, -1, np.int32),
-            "launch_ns": copies["launch_ns"][mine],
-            "in_graph": np.zeros(count, bool),
-            "phase": np.zeros(count, np.int8),
-        }
-        order = np.argsort(np.concatenate([parts["start_ns"], extra["start_ns"]]), kind="stable")
-        parts = {field: np.concatenate([parts[field], extra[field]])[order] for field in parts}
-    if not np.any(launch != ABSENT_NS):
-        parts["launch_ns"] = None
-    return Lane(**parts)
+    if not count:
+        return parts
+    extra: dict[str, Any] = {
+        "start_ns": columns["start_ns"][mine],
+        "end_ns": columns["end_ns"][mine],
+        "stream": columns["stream"][mine],
+        "family": np.full(count, family, np.int8),
+        "key": np.full(count, -1, np.int64),
+        "channel": np.full(count, channel, np.int32),
+        "launch_ns": columns["launch_ns"][mine] if "launch_ns" in columns else np.full(count, ABSENT_NS, np.int64),
+        "in_graph": np.zeros(count, bool),
+        "phase": np.zeros(count, np.int8),
+    }
+    order = np.argsort(np.concatenate([parts["start_ns"], extra["start_ns"]]), kind="stable")
+    return {field: np.concatenate([parts[field], extra[field]])[order] for field in parts}
 
 
 def range_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:

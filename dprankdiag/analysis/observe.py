@@ -22,6 +22,7 @@ from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import (
     Lane,
     Naming,
+    add_replays,
     kernel_lanes,
     name_kernels,
     name_ranges,
@@ -81,6 +82,8 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         naming = name_kernels(trace.names, kernel_catalog)
         if not naming.channels:
             naming = infer_channels(trace, naming)
+        if count_rows(trace.tables["graph_replays"]) > 0:
+            naming = add_replays(naming)
         is_step = np.zeros(0, bool)
     else:
         naming, is_step = name_ranges(trace.names, range_catalog)

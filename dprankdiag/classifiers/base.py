@@ -239,7 +239,7 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
     ]
     if late.correlation is not None:
         text = f"lateness goes with the rank's own expert work (correlation {late.correlation:.2f})"
-        evidence.append(Evidence("received_ratio", late.correlation, "ratio", text, 0.0))
+        evidence.append(Evidence("received_correlation", late.correlation, "ratio", text, 0.0))
     return Claim(
         cause,
         ranks_of(standout),

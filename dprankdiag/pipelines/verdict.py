@@ -10,7 +10,8 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
-from dprankdiag.catalog.identifiability import load_inputs
+from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
+from dprankdiag.classifiers import ALL
 from dprankdiag.model.diagnosis import (
     Abstention,
     CauseLoss,
@@ -30,6 +31,7 @@ from dprankdiag.units import format_ns, format_ratio
 
 FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
+JUDGED = frozenset(classifier.cause for classifier in ALL)
 CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
 
 
@@ -207,17 +209,28 @@ def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
 
 
 def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
-    found = {finding.cause for finding in findings}
-    said: set[str] = set()
-    for abstention in part.abstentions:
-        if abstention.cause not in found and abstention.cause not in said:
+    """List what could not be judged, each cause once; a cause that was found does not abstain."""
+    whole = count_rows(part.trace.tables["graph_replays"]) > 0
+    said = {finding.cause for finding in findings}
+    for abstention in (*(_hidden_in_graphs() if whole else ()), *part.abstentions):
+        if abstention.cause not in said:
             said.add(abstention.cause)
             yield abstention
     if not part.observed.groups and part.observed.reasons:
-        whole = count_rows(part.trace.tables["graph_replays"]) > 0
         recapture = load_inputs()["trace-graph" if whole else "trace-kernels-calls"].get_it_with
         for cause in CLASSES:
-            yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
+            if cause not in said:
+                yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
+
+
+def _hidden_in_graphs() -> Iterator[Abstention]:
+    """Say of each cause that whole-graph rows cannot show what would."""
+    for cause, abilities in load_identifiability().items():
+        ability = abilities["trace-graph"]
+        if ability.answer != "can" and cause in JUDGED:
+            yield Abstention(
+                cause, ability.text or ability.answer, ("kernels inside CUDA graphs",), ability.get_it_with
+            )
 
 
 def _lacked(part: Part) -> tuple[str, ...]:

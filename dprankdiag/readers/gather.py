@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.errors import InputError
-from dprankdiag.model.schema import ABSENT_NS, Columns, Table, join_rows, take_rows
+from dprankdiag.model.schema import ABSENT_NS, Columns, Table
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.base import Array
@@ -34,6 +34,8 @@ def gather(
     readings: Sequence[Reading], *, rank_map: Mapping[str, int] | None = None, expect_ranks: int | None = None
 ) -> tuple[Trace, ...]:
     """Join readings into one deployment for each span of time.
+
+    Takes the tables of the readings over; they are empty or shared afterwards.
 
     Args:
         readings: one a file.
@@ -102,23 +104,27 @@ def _join_table(
     rows = {
         number: split_ranks(readings[number].tables[table.name], len(readings[number].actors)) for number in placements
     }
-    parts = []
-    for rank, (number, actor) in enumerate(order.seats):
-        part = dict(take_rows(readings[number].tables[table.name], rows[number][actor]))
-        part["rank"] = np.full(len(part["rank"]), rank, np.int16)
-        _shift(part, placements[number].offset_ns)
-        for column in part:
-            pool = _IDS.get((table.name, column))
-            if pool and len(part[column]):
-                part[column] = moves[number][pool][part[column]]
-        parts.append(part)
-    return join_rows(table, parts)
+    joined: Columns = {}
+    for column in table.columns:
+        # Column by column: a long table is never there twice.
+        parts = []
+        for rank, (number, actor) in enumerate(order.seats):
+            values = readings[number].tables[table.name][column.name][rows[number][actor]]
+            if column.name == "rank":
+                values = np.full(len(values), rank, np.int16)
+            elif column.name in _TIMES:
+                values = _shift(values, placements[number].offset_ns)
+            elif (table.name, column.name) in _IDS and len(values):
+                values = moves[number][_IDS[table.name, column.name]][values]
+            parts.append(values)
+        joined[column.name] = np.concatenate(parts) if parts else np.empty(0, column.dtype)
+        for reading in readings:
+            del reading.tables[table.name][column.name]
+    return joined
 
 
-def _shift(part: Columns, offset_ns: int) -> None:
-    for column in _TIMES if offset_ns else ():
-        if column in part:
-            part[column] = np.where(part[column] == ABSENT_NS, ABSENT_NS, part[column] + offset_ns)
+def _shift(times_ns: Array, offset_ns: int) -> Array:
+    return np.where(times_ns == ABSENT_NS, ABSENT_NS, times_ns + offset_ns) if offset_ns else times_ns
 
 
 def _join_names(readings: Sequence[Reading]) -> tuple[Names, list[dict[str, Array]]]:

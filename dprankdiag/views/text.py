@@ -191,11 +191,15 @@ def _write_abstentions(page: Page, abstentions: tuple[Abstention, ...]) -> None:
     if not abstentions:
         return
     page.add_heading("What cannot be told")
+    # What shares a reason and a command is told once.
+    shared: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
     for item in abstentions:
-        lacked = f" (lacks {', '.join(item.lacked)})" if item.lacked else ""
-        page.add_line(f"{item.cause}: {item.reason}{lacked}", indent=INDENT)
-        if item.get_it_with:
-            page.add_fields([("", f"get it with: {item.get_it_with}")], label_width=1)
+        shared.setdefault((item.reason, item.lacked, item.get_it_with), []).append(item.cause)
+    for (reason, missing, command), causes in shared.items():
+        lacked = f" (lacks {', '.join(missing)})" if missing else ""
+        page.add_line(f"{', '.join(causes)}: {reason}{lacked}", indent=INDENT)
+        if command:
+            page.add_fields([("", f"get it with: {command}")], label_width=1)
 
 
 def _write_notes(page: Page, notes: tuple[str, ...]) -> None:
