@@ -15,7 +15,7 @@ from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
-from dprankdiag.units import format_ns
+from dprankdiag.units import format_ns, format_ratio
 
 ONSET_STEPS = 20
 """A change point counts as an onset with at least this many steps on each side (DESIGN 3)."""
@@ -115,15 +115,30 @@ def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray)
     own = float(np.mean(wait[:, list(ranks)]))
     others = [position for position in range(seen.n_ranks) if position not in ranks]
     peers = float(np.mean(wait[:, others])) if others else None
+    last = _share_last(seen, ranks, steps)
     found = [
         Evidence(
+            "share_last", last, "ratio", f"comes last to {format_ratio(last)} of its meetings", None, int(steps.sum())
+        ),
+        Evidence(
             "wait_ns_per_step", own, "ns", f"waits {format_ns(own)} a step in its collectives", None, int(steps.sum())
-        )
+        ),
     ]
     if peers is not None:
         text = f"the others wait {format_ns(peers)} a step for it"
         found.append(Evidence("peers_wait_ns_per_step", peers, "ns", text, None, int(steps.sum())))
     return found
+
+
+def _share_last(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> float:
+    """Return the share of meetings, in the given steps, to which one of the ranks came last."""
+    came_last = meetings = 0
+    for grid_id, grid in enumerate(seen.grids):
+        rows = seen.select(grid_id, steps)
+        mine = (grid.wait[rows][:, :, list(ranks)] == 0) & grid.waits[rows][:, :, list(ranks)]
+        came_last += int(mine.any(axis=2).sum())
+        meetings += int(rows.sum()) * grid.wait.shape[1]
+    return came_last / meetings if meetings else 0.0
 
 
 def unseen_member(seen: Observations) -> str | None:

@@ -68,6 +68,7 @@ def test_a_capture_without_names_is_ordered_by_pid_and_says_so(payloads: Path) -
 def test_ranks_that_run_against_the_pids_reorder_every_table(tmp_path: Path) -> None:
     titles = {5: "sglang::scheduler_TP1", 6: "sglang::scheduler_TP0"}
     reading = make(tmp_path / "a.sqlite", (5, 6), titles)
+    counts = {name: count_rows(columns) for name, columns in reading.tables.items()}
     (trace,) = gather([reading])
     assert ranks(trace) == [(0, 6, "sure"), (1, 5, "sure")]
     assert kernel_names(trace, 0) == ["k6", "shared"]
@@ -75,7 +76,7 @@ def test_ranks_that_run_against_the_pids_reorder_every_table(tmp_path: Path) -> 
     for table in TRACE_TABLES:
         columns = table.check(trace.tables[table.name])
         assert (np.diff(columns["rank"]) >= 0).all()
-        assert count_rows(columns) == count_rows(reading.tables[table.name])
+        assert count_rows(columns) == counts[table.name]
 
 
 def test_files_of_one_host_align_by_the_boot_clock(tmp_path: Path) -> None:
