@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
-from dprankdiag.analysis.collectives import Calls, form_channels, match_channel, split_by_place
+from dprankdiag.analysis.collectives import (
+    Calls,
+    clock_offsets,
+    form_channels,
+    match_channel,
+    split_by_place,
+    transfer_scatter,
+)
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Trace
@@ -18,6 +25,10 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 CallTable = dict[tuple[int, int], Calls]
 """A rank's calls by (channel id, stream)."""
+
+LEAST_OFFSET_NS = 500
+CLEARLY = 0.8
+"""A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
 
 FEWEST_MATCHED = 0.5
 """Share of calls that must find their partners on a clock said to be common, before it is believed."""
@@ -47,6 +58,13 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Al
     came last; they are fitted. A clock said to be common is checked: if calls do not overlap on it, every rank is
     fitted by itself.
     """
+    alignment = _align_sessions(trace, calls, naming)
+    offsets = _gpu_offsets([shift_calls(mine, fit) for mine, fit in zip(calls, alignment.fits, strict=True)], naming)
+    fits = tuple(_add_offset(fit, offset) for fit, offset in zip(alignment.fits, offsets, strict=True))
+    return replace(alignment, fits=fits)
+
+
+def _align_sessions(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Alignment:
     n_ranks = len(trace.ranks)
     domains = trace.clock_domain
     exact = all(precision == "exact" for precision in trace.domain_precision)
@@ -55,6 +73,38 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Al
         return Alignment((None,) * n_ranks, clock, None, ())
     units = domains.tolist() if len(set(domains.tolist())) > 1 and not exact else list(range(n_ranks))
     return _fit_units(calls, naming, units)
+
+
+def _gpu_offsets(calls: Sequence[CallTable], naming: Naming) -> list[int]:
+    """Estimate how far each GPU's stamps lie from the others' on one clock, ns; zero where that explains nothing.
+
+    Ends that lie apart by a constant are late exits or a clock that is ahead. Set back, the clock's times make the
+    transfers scatter less; a late exit's would make them scatter more.
+    """
+    offsets = [0] * len(calls)
+    channels = [part for whole in form_channels(calls, naming) for part in split_by_place(whole)]
+    for channel in sorted(channels, key=lambda item: -sum(len(member) for member in item.calls)):
+        sets, _ = match_channel(channel)
+        if len(sets) != 1 or len(sets[0].ranks) < max(3, len(calls)):
+            continue
+        meeting = sets[0]
+        found = clock_offsets(meeting.end_ns)
+        plain = transfer_scatter(meeting.arrival_ns, meeting.end_ns, None)
+        if np.abs(found).max() >= LEAST_OFFSET_NS and (
+            transfer_scatter(meeting.arrival_ns, meeting.end_ns, found) <= CLEARLY * plain
+        ):
+            for rank, offset in zip(meeting.ranks, found, strict=True):
+                offsets[rank] = int(offset)
+        break
+    return offsets
+
+
+def _add_offset(fit: ClockFit | None, offset_ns: int) -> ClockFit | None:
+    if not offset_ns:
+        return fit
+    if fit is None:
+        return ClockFit(offset_ns, 0, 0, 0, None, 0)
+    return replace(fit, offset_ns=fit.offset_ns + offset_ns)
 
 
 def _share_matched(calls: Sequence[CallTable], naming: Naming) -> float:

@@ -14,8 +14,11 @@ from dprankdiag.analysis.statistics import robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-SCATTER_FACTOR = 1.25
+NOISE_FACTOR = 1.25
 """A larger group is taken only if its ends follow the arrivals about as well as those of the best partition."""
+
+SCATTER_FACTOR = 3.0
+"""The same for constant differences between ranks, which the GPUs' own clocks cause as well."""
 
 SHARE_MARGIN = 0.003
 """Calls without a partner, more than a better partition leaves, that a partition may have by chance."""
@@ -28,6 +31,9 @@ LOCAL_SLOPE = 0.3
 SAMPLE = 1500
 PLACE_FACTOR = 1_000_003
 FEWEST_AT_PLACE = 8
+CLOCK_SLACK_NS = 50_000
+"""GPUs of one host show end offsets of up to 30 µs on the profiler's clock."""
+
 RUN = 9
 """Calls over which the order must agree before it overrules the nearest end."""
 FOLLOWS = 0.8
@@ -220,9 +226,10 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
         sets.append(replace(meeting_set, waits=_find_waiting(arrival, end)))
     if not sets:
         return [], Refusal(channel.name, "no call overlaps a call of another rank")
-    if not any(item.waits.any() for item in sets):
+    meeting = [item for item in sets if item.waits.mean() >= 0.5]
+    if not meeting:
         return [], Refusal(channel.name, "its calls do not wait for other ranks", is_local=True)
-    return sets, None
+    return meeting, None
 
 
 def _is_local(calls: Sequence[Calls]) -> bool:
@@ -259,9 +266,9 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     if best_share <= 0:
         return None
     usable = [fit for fit in fits if fit.share >= best_share - SHARE_MARGIN]
-    for name in ("noise_ns", "scatter_ns"):
+    for name, factor in (("noise_ns", NOISE_FACTOR), ("scatter_ns", SCATTER_FACTOR)):
         tightest = min(getattr(fit, name) for fit in usable)
-        usable = [fit for fit in usable if getattr(fit, name) <= SCATTER_FACTOR * tightest + TICK_NS]
+        usable = [fit for fit in usable if getattr(fit, name) <= factor * tightest + TICK_NS]
     largest = max(len(fit.groups[0]) for fit in usable)
     chosen = [fit for fit in usable if len(fit.groups[0]) == largest]
     return chosen[0].groups if len(chosen) == 1 else None
@@ -318,12 +325,32 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         transfer = (end - arrival.max(axis=1, keepdims=True)).astype(np.float64)
-        noise += _mean_distance(transfer, np.median(transfer, axis=0)) * len(complete)
+        # The GPUs' own clocks may differ a little: the reading under which ends follow better counts.
+        shifted = transfer_scatter(arrival, end, clock_offsets(end))
+        noise += min(transfer_scatter(arrival, end, None), shifted) * len(complete)
         scatter += _mean_distance(transfer, np.median(transfer)) * len(complete)
         weight += len(complete)
     if not weight:
         return _Fit(groups, 0.0, np.inf, np.inf)
     return _Fit(groups, matched / total, noise / weight, scatter / weight)
+
+
+def clock_offsets(end_ns: IntArray) -> IntArray:
+    """Return how far each member's ends lie from the group's, in the median over the meetings, `(n_members,)`."""
+    middle = np.sort(end_ns, axis=1)[:, (end_ns.shape[1] - 1) // 2]
+    return np.asarray(np.median(end_ns - middle[:, None], axis=0).astype(np.int64))
+
+
+def transfer_scatter(arrival_ns: IntArray, end_ns: IntArray, offset_ns: IntArray | None) -> float:
+    """Measure how much the time from the last arrival to each end scatters about each member's median.
+
+    Args:
+        offset_ns: `(n_members,)` taken off the members' clocks first.
+    """
+    if offset_ns is not None:
+        arrival_ns, end_ns = arrival_ns - offset_ns, end_ns - offset_ns
+    transfer = (end_ns - arrival_ns.max(axis=1, keepdims=True)).astype(np.float64)
+    return _mean_distance(transfer, np.median(transfer, axis=0))
 
 
 def _mean_distance(values: np.ndarray[Any, Any], centre: Any) -> float:
@@ -352,7 +379,17 @@ def _match_rows(members: Sequence[Calls]) -> IntArray:
 
 
 def _overlap(reference: Calls, member: Calls, partner: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.asarray((member.start_ns[partner] <= reference.end_ns) & (reference.start_ns <= member.end_ns[partner]))
+    slack = _clock_slack(reference)
+    return np.asarray(
+        (member.start_ns[partner] <= reference.end_ns + slack) & (reference.start_ns <= member.end_ns[partner] + slack)
+    )
+
+
+def _clock_slack(calls: Calls) -> int:
+    """Return by how much the stamps of two GPUs may miss each other without hiding that their calls overlapped."""
+    if len(calls) < 2:
+        return CLOCK_SLACK_NS
+    return min(CLOCK_SLACK_NS, int(np.median(np.diff(calls.end_ns))) // 4)
 
 
 def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:

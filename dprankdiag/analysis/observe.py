@@ -31,6 +31,7 @@ from dprankdiag.analysis.lanes import (
 from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
+from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.analysis.steps import cut_steps
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
@@ -172,7 +173,7 @@ def _build_groups(
                 probe_keys[ranks].times if has_kernels else ProbeTimes(np.empty((0, len(ranks))), np.empty(0), ()),
                 _abilities(trace, ranks, alignment, own, has_kernels, sums),
                 _find_teams(sets, ranks),
-                measure_row_ratio([keys[rank] for rank in ranks], trace.names) if has_kernels else None,
+                _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
                 _read_batches(trace, ranks, alignment),
             )
@@ -252,6 +253,10 @@ def _unclassified_ranges(trace: Trace, ranks: tuple[int, ...]) -> tuple[tuple[in
         for rank, start, end, name in rows
         if int(rank) in place
     )
+
+
+def _row_ratio(keys: Sequence[KeyTimes], own: Sequence[Segments], trace: Trace) -> FloatArray | None:
+    return measure_row_ratio(keys, trace.names, eager=not any(member.in_graph.any() for member in own))
 
 
 def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> tuple[BatchSeries, ...]:

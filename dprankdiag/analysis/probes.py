@@ -24,6 +24,7 @@ experts the routing; a name nobody knows may follow anything."""
 ROW_FAMILIES = ("kv_write", "norm", "quant", "activation")
 COUNT_TOLERANCE = 0.02
 FEWEST_UNKNOWN = 5
+FEWEST_BLOCKS = 10
 AGREEMENT = 0.05
 """Kernels of unknown name are believed if at least half of five or more agree on every rank's speed within this."""
 
@@ -78,18 +79,24 @@ def _agree(mean_ns: FloatArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(agrees & (agrees.mean() >= 0.5))
 
 
-def measure_row_ratio(keys: Sequence[KeyTimes], names: Names) -> FloatArray | None:
+def measure_row_ratio(keys: Sequence[KeyTimes], names: Names, *, eager: bool) -> FloatArray | None:
     """Compare the ranks' local rows by the launch grids of kernels that run once a row.
 
+    Args:
+        eager: no kernel was launched by a CUDA graph, so that no grid is padded to the graph's batch.
+
     Returns:
-        `(n_ranks,)` mean grid size over the median rank's; None if no such grid ever differs, as under padding.
+        `(n_ranks,)` mean grid size over the median rank's; None if the grids may be padded (none ever differs), or are
+        too small to show a tenth.
     """
     if not names.shapes:
         return None
     blocks = np.array([shape[0] * shape[1] * shape[2] for shape in names.shapes], np.float64)
     for name in ROW_FAMILIES:
-        rows = [_mean_grid(item, FAMILY_CODE[name], blocks) for item in keys]
-        if None not in rows and _grids_differ(keys, FAMILY_CODE[name], blocks):
+        rows = [mean for item in keys if (mean := _mean_grid(item, FAMILY_CODE[name], blocks)) is not None]
+        if len(rows) < len(keys):
+            continue
+        if _grids_differ(keys, FAMILY_CODE[name], blocks) or (eager and min(rows) >= FEWEST_BLOCKS):
             sizes = np.array(rows, np.float64)
             return np.asarray(sizes / max(float(np.median(sizes)), 1.0))
     return None

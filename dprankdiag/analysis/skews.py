@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.standouts import Standout, find_bursts, find_stalls, find_standouts, relative_to_step
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_changes, find_events, robust_sd
@@ -17,13 +18,16 @@ SPEED_PRIOR_SD = 0.008
 """Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
 
 WORK_PRIOR_SD = 0.03
-HOST_PRIOR_SHARE = 0.25
-"""Healthy hosts differ in their own launch idle by a quarter of it: two hosts alone can never be told from this."""
+HOST_PRIOR_SHARE = 0.15
+"""Healthy hosts differ in their launch idle by some part of it: two hosts alone can hardly be told from this."""
 
 LEAST_SPEED_SHARE = 0.02
 LEAST_WORK_SHARE = 0.01
 LEAST_HOST_SHARE = 0.03
 LEAST_EXIT_SHARE = 0.015
+THROUGHOUT = 0.4
+"""Share of the mean slowness that every part of the step must show at least."""
+
 EXPERT_LEAST = 0.05
 EXPERT_SCORE = 5.5
 FEWEST_EXPERT_STEPS = 8
@@ -68,7 +72,8 @@ class Skews:
     Attributes:
         slowness: `(n_steps, n_ranks)` time of equal work over the median rank's (level of the run of steps).
         speed: ranks slow at equal work.
-        speed_basis: "probes", "expert" (no probe: experts and attention slow alike) or "none".
+        speed_basis: "probes", "expert" (no probe: experts and attention slow alike), "one side" (what looks like equal
+            work is slower before the gather or after it, not on both sides: no speed can be read) or "none".
         attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
         worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
         other: ranks with more of the remaining work, speed taken out.
@@ -109,7 +114,7 @@ def measure_skews(seen: Observations) -> Skews:
         basis,
         tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
         _worst_family(seen),
-        tuple(_work_standouts(seen.sums["other"] / slowness, (), step_ns)),
+        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns)),
         tuple(_host_standouts(idle, step_ns)),
         tuple(stalls),
         tuple(_host_standouts(rest, step_ns)) if seen.abilities.has_launches else (),
@@ -118,6 +123,11 @@ def measure_skews(seen: Observations) -> Skews:
         tuple(_transfer_shifts(seen, step_ns)),
         _common_slowdown(seen),
     )
+
+
+def rest_of_work(speed_basis: str) -> str:
+    """Name the component that holds work no other cause explains: probes that are none count as such work."""
+    return "probe" if speed_basis == "one side" else "other"
 
 
 def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[Standout], str]:
@@ -130,7 +140,10 @@ def _measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list
         least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
         found = find_standouts(ratio, SPEED_PRIOR_SD, least, own_past=True)
         found += find_bursts(ratio, max(2 * least, 0.05), found)
-        return _level_matrix(ratio, found), found, "probes"
+        slow = [item for item in found if is_slow_throughout(seen, item)]
+        if found and not slow:
+            return even, [], "one side"
+        return _level_matrix(ratio, slow), slow, "probes"
     expert, attention = seen.sums["expert"], seen.sums["attention"]
     if np.median(expert) > 0 and np.median(attention) > 0:
         ratio = relative_to_step(expert)
@@ -158,6 +171,37 @@ def _worst_family(seen: Observations) -> FloatArray:
         ratio = probes.mean_ns[rows] / np.maximum(np.median(probes.mean_ns[rows], axis=1, keepdims=True), 1.0)
         worst = np.maximum(worst, np.average(ratio, axis=0, weights=np.maximum(weight, 1.0)))
     return worst
+
+
+def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
+    """Tell whether equal work is slower before and after the gather (DESIGN 2.1, rule 8).
+
+    A chip slows everything; work that only looks equal, because its launch shape is padded, follows the requests and
+    is longer on one side alone. Where probes lie on one side only, the experts stand for the other.
+    """
+    excess = float(np.mean(standout.levels[standout.mask])) / standout.centre - 1.0
+    ratios: list[float] = []
+    for grid_id, grid in enumerate(seen.grids):
+        rows = seen.select(grid_id, standout.steps)
+        if not rows.any():
+            continue
+        # The collective that closes a segment tells its side even where no kernel has a name that is known.
+        for channel in dict.fromkeys(grid.channel):
+            positions = [k for k, name in enumerate(grid.channel) if name == channel]
+            ratios += _side_ratio(grid, rows, positions, standout.mask)
+    return bool(ratios) and min(ratios) >= 1.0 + THROUGHOUT * excess
+
+
+def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
+    """Return how much longer the work of one side takes: its probes, or its other work where that suffers more."""
+    total = float(sum(grid.components[name][rows].sum() for name in ("probe", "expert", "other")))
+    ratios = []
+    for name in ("probe", "expert", "other"):
+        times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
+        rest = float(np.median(times[~mask])) if (~mask).any() else 0.0
+        if rest > 0 and times.sum() >= 0.02 * total:
+            ratios.append(float(np.mean(times[mask])) / rest)
+    return [max(ratios)] if ratios else []
 
 
 def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:

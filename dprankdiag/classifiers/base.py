@@ -10,7 +10,7 @@ import numpy as np
 from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.claims import Claim, Undo
@@ -171,9 +171,10 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
         proof = [scale(seen, "attention", lift_off(work, standout))]
         for other in skews.other:
             if other.mask[list(ranks)].all() and (other.steps & standout.steps).any():
-                rows = seen.sums["other"] / skews.slowness
-                undo.append(scale(seen, "other", even_out(rows, standout)))
-                proof.append(scale(seen, "other", lift_off(rows, standout)))
+                component = rest_of_work(skews.speed_basis)
+                rows = seen.sums[component] / skews.slowness
+                undo.append(scale(seen, component, even_out(rows, standout)))
+                proof.append(scale(seen, component, lift_off(rows, standout)))
                 break
         turns = " in turn" if standout.in_turn else ""
         where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""

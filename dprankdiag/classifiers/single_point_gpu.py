@@ -50,7 +50,7 @@ class SinglePointGpu:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim every run of steps in which ranks are slow at equal work."""
         if skews.speed_basis != "probes":
-            yield _no_probes(seen)
+            yield _no_probes(seen, skews)
             return
         if (reason := seen.abilities.uneven or (unseen_member(seen) if skews.speed else None)) is not None:
             yield Abstention(self.cause, reason)
@@ -124,7 +124,14 @@ def _family_factor(
     return np.where(standout.marks & fits, 1.0 / np.maximum(own, 1e-9), factor)
 
 
-def _no_probes(seen: Observations) -> Abstention:
+def _no_probes(seen: Observations, skews: Skews) -> Abstention:
+    if skews.speed_basis == "one side":
+        return Abstention(
+            "single_point.gpu",
+            "what looks like equal work is longer on one side of the gather only, so it is no measure of speed",
+            ("kernels of equal work on both sides of the gather",),
+            "dprankdiag kernels TRACE shows the names nobody knows; name them with --patterns",
+        )
     if not seen.abilities.has_kernels:
         return Abstention(
             "single_point.gpu",

@@ -9,7 +9,7 @@ import numpy as np
 from dprankdiag.analysis.exits import judge_exits
 from dprankdiag.analysis.loads import classify_loads
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
     claim_exit,
@@ -47,7 +47,9 @@ class UnclassifiedLate:
         """Claim excess work and idle time that no other cause covers."""
         covered = [load.standout for load in classify_loads(seen, skews)]
         candidates: list[tuple[str, Standout, str]] = [
-            ("other", item, "work of other kinds") for item in skews.other if not _is_covered(item, covered)
+            (rest_of_work(skews.speed_basis), item, "work of other kinds")
+            for item in skews.other
+            if not _is_covered(item, covered)
         ]
         candidates += [("rest", item, "idle time that no launch explains") for item in skews.rest]
         late = [item for item in judge_exits(seen, skews) if item.verdict == "late"]
@@ -68,7 +70,7 @@ def _claim(seen: Observations, skews: Skews, cause: str, component: str, standou
     ranks = members(standout.mask)
     steps = standout.steps
     values = seen.sums[component]
-    values = values / skews.slowness if component == "other" else np.maximum(values, 0.0)
+    values = np.maximum(values, 0.0) if component == "rest" else values / skews.slowness
     part = np.median(values[steps], axis=0)
     others = [position for position in range(seen.n_ranks) if position not in ranks]
     excess = float(part[list(ranks)].mean() - np.median(part[others])) if others else 0.0

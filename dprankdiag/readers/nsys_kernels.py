@@ -1,4 +1,4 @@
-"""Read the kernels of an export: 15 columns in, packed into 8 integers a row, under 64 bytes a kernel kept."""
+"""Read the kernels of an export: 15 columns in, packed into 7 integers a row, under 64 bytes a kernel kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 _WANTED: tuple[Wanted | Packed, ...] = (
     want("start", absent=ABSENT_NS),
     want("end", absent=ABSENT_NS),
-    pack(f"({{0}} >> {PID_BITS} << {DEVICE_BITS}) | ({{1}} & {NO_DEVICE})", want("globalPid"), want("deviceId")),
+    pack(
+        f"((({{0}} >> {PID_BITS} << {DEVICE_BITS}) | ({{1}} & {NO_DEVICE})) << 1) | ({{2}} <> 0)",
+        want("globalPid"),
+        want("deviceId"),
+        want("graphNodeId"),
+    ),
     pack("({0} << 32) | ({1} & 4294967295)", want("streamId"), want("correlationId")),
     # Each name stands in for the other, so neither is -1 alone and its sign bits cannot cover its neighbour.
     pack(
@@ -28,7 +33,6 @@ _WANTED: tuple[Wanted | Packed, ...] = (
         want("demangledName", "shortName", absent=-1),
         want("shortName", "demangledName", absent=-1),
     ),
-    want("graphNodeId"),
     # Largest launch dimensions in bits: grid 2^31-1, 65535, 65535; block 1024, 1024, 64.
     # Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications.
     pack("((({0} << 16) | {1}) << 16) | {2}", *(want(name, absent=1) for name in ("gridX", "gridY", "gridZ"))),
@@ -86,7 +90,7 @@ def read_kernels(db: NsysDatabase) -> RawKernels:
     """Read all kernels, in file order."""
     pairs, names, shapes = Vocabulary(), Vocabulary(), _Shapes()
     buffer = ColumnBuffer(_DTYPES, db.bound_rows(TABLE) if db.has(TABLE) else 0)
-    for start, end, pair, stream_call, name, node, grid, block in db.batches(TABLE, _WANTED):
+    for start, end, pair_graph, stream_call, name, grid, block in db.batches(TABLE, _WANTED):
         buffer.append(
             {
                 "start_ns": start,
@@ -94,8 +98,8 @@ def read_kernels(db: NsysDatabase) -> RawKernels:
                 "stream": (stream_call >> 32) & 0x7FFFFFFF,
                 "name_id": names.encode(name),
                 "shape_id": shapes.encode(grid, block),
-                "in_graph": node != 0,
-                "pair": pairs.encode(pair),
+                "in_graph": (pair_graph & 1) != 0,
+                "pair": pairs.encode(pair_graph >> 1),
                 "correlation": stream_call & 0xFFFFFFFF,
             }
         )

@@ -95,34 +95,45 @@ class _ArrowReader:
             _AdbcStopped: the driver is missing or failed.
         """
         try:
-            import adbc_driver_manager
-            from adbc_driver_sqlite import dbapi
-            from pyarrow import ArrowException
+            # Not their dbapi module: it would import pandas, which takes longer than many a file.
+            from adbc_driver_manager import AdbcStatement, Error
+            from pyarrow import ArrowException, RecordBatchReader
         except (ImportError, OSError) as error:
             raise _AdbcStopped from error
         try:
-            connection = self._take() or dbapi.connect(self._uri)
+            database, connection = self._take() or _connect(self._uri)
             try:
-                with connection.cursor() as cursor:
-                    cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ARROW_ROWS)})
-                    cursor.execute(sql)
-                    batches = list(cursor.fetch_record_batch())
+                with AdbcStatement(connection) as statement:
+                    statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ARROW_ROWS)})
+                    statement.set_sql_query(sql)
+                    stream, _ = statement.execute_query()
+                    batches = list(RecordBatchReader.from_stream(stream))
             finally:
-                self._idle.put(connection)
-        except (adbc_driver_manager.Error, ArrowException, OSError) as error:
+                self._idle.put((database, connection))
+        except (Error, ArrowException, OSError) as error:
             raise _AdbcStopped from error
         return batches
 
     def close(self) -> None:
         """Close the connections that no thread uses any more."""
-        while connection := self._take():
-            connection.close()
+        while pair := self._take():
+            for part in reversed(pair):
+                part.close()
 
     def _take(self) -> Any:
         try:
             return self._idle.get_nowait()
         except Empty:
             return None
+
+
+def _connect(uri: str) -> tuple[Any, Any]:
+    """Open a database, and a connection to it; both have to be closed."""
+    from adbc_driver_manager import AdbcConnection
+    from adbc_driver_sqlite import connect
+
+    database = connect(uri)
+    return database, AdbcConnection(database)
 
 
 def _stream_arrow(query: Query, uri: str) -> Iterator[Any]:
@@ -150,7 +161,7 @@ def _split_arrow(batch: Any, query: Query) -> list[Array]:
     columns = batch.columns
     if any(column.type != pa.int64() or column.null_count for column in columns[: query.integers]):
         raise _AdbcStopped("a column that is not all integers")
-    split = [column.to_numpy(zero_copy_only=True) for column in columns[: query.integers]]
+    split = [_view_integers(column, np.int64) for column in columns[: query.integers]]
     if query.texts is not None:
         if columns[-1].type != pa.string() or columns[-1].null_count:
             raise _AdbcStopped("a column that is not all text")
@@ -164,8 +175,13 @@ def _number_arrow_texts(column: Any, texts: dict[str, int]) -> Array:
     encoded = column.cast(pa.binary()).dictionary_encode()
     distinct = [raw.decode("utf-8", "replace") for raw in encoded.dictionary.to_pylist()]
     numbers = np.array([texts.setdefault(text, len(texts)) for text in distinct], np.int64)
-    codes: Array = encoded.indices.to_numpy(zero_copy_only=True)
-    return np.take(numbers, codes)
+    return np.take(numbers, _view_integers(encoded.indices, np.int32))
+
+
+def _view_integers(column: Any, dtype: type[np.integer[Any]]) -> Array:
+    """View an Arrow array without nulls; its own `to_numpy` would import pandas."""
+    view = np.frombuffer(column.buffers()[1], dtype)
+    return view[column.offset : column.offset + len(column)]
 
 
 def _stream_python(connection: sqlite3.Connection, query: Query, skip: int) -> Generator[list[Array], None, str]:

@@ -1,0 +1,174 @@
+"""Which calls are one meeting, of which ranks, and who waited."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dprankdiag.analysis.collectives import (
+    Refusal,
+    choose_partition,
+    extract_calls,
+    form_channels,
+    match_channel,
+    split_by_place,
+)
+from tests.analysis.builders import EPOCH_NS, Array, Row, arrive, calls, channel, lane, meet, naming, to_calls
+
+
+def drop(values: Array, rows: list[int]) -> Array:
+    return np.delete(values, rows)
+
+
+def test_calls_of_all_ranks_meet_one_by_one() -> None:
+    arrival = arrive(50, 4)
+    (found,), refusal = match_channel(channel(to_calls(arrival, meet(arrival))))
+    assert refusal is None
+    assert found.ranks == (0, 1, 2, 3)
+    np.testing.assert_array_equal(found.arrival_ns, arrival)
+    np.testing.assert_array_equal(found.end_ns, meet(arrival))
+    assert found.waits.all()
+
+
+def test_a_lost_row_spoils_one_meeting_and_not_the_rest() -> None:
+    arrival = arrive(50, 4)
+    members = to_calls(arrival, meet(arrival))
+    members[2] = calls(2, drop(arrival[:, 2], [20]), drop(meet(arrival)[:, 2], [20]))
+    (found,), _ = match_channel(channel(members))
+    np.testing.assert_array_equal(found.arrival_ns, np.delete(arrival, 20, axis=0))
+
+
+def test_lost_rows_on_the_busiest_rank_spoil_theirs_alone() -> None:
+    arrival = arrive(60, 4)
+    end = meet(arrival)
+    lost = [[5], [17], [17, 30], [44]]
+    members = [calls(k, drop(arrival[:, k], rows), drop(end[:, k], rows)) for k, rows in enumerate(lost)]
+    (found,), _ = match_channel(channel(members))
+    np.testing.assert_array_equal(found.arrival_ns, np.delete(arrival, [5, 17, 30, 44], axis=0))
+
+
+def test_a_late_exit_does_not_part_those_who_met() -> None:
+    arrival = arrive(80, 4)
+    late = np.zeros_like(arrival)
+    late[:, 1] = 90_000
+    (found,), _ = match_channel(channel(to_calls(arrival, meet(arrival, exit_ns=late))))
+    assert len(found.arrival_ns) == 80
+
+
+@pytest.mark.parametrize("groups", [[(0, 1), (2, 3), (4, 5), (6, 7)], [(0, 4), (1, 5), (2, 6), (3, 7)]])
+def test_groups_side_by_side_or_strided_are_told_by_their_ends(groups: list[tuple[int, ...]]) -> None:
+    arrival = arrive(200, 8, spread_ns=60_000)
+    end = np.empty_like(arrival)
+    for group in groups:
+        end[:, group] = meet(arrival[:, group], transfer_ns=9_000)
+    assert choose_partition(to_calls(arrival, end)) == groups
+    found, _ = match_channel(channel(to_calls(arrival, end)))
+    assert [item.ranks for item in found] == groups
+
+
+def test_where_all_meet_no_smaller_group_is_taken() -> None:
+    arrival = arrive(200, 8)
+    assert choose_partition(to_calls(arrival, meet(arrival))) == [tuple(range(8))]
+
+
+def test_two_groupings_that_explain_the_ends_equally_are_refused() -> None:
+    # 0 with 1 and 0 with 2 look the same, because 1 and 2, and 0 and 3, are copies of each other.
+    pair = arrive(200, 2, spread_ns=60_000)
+    arrival = pair[:, [0, 1, 1, 0]]
+    end = np.concatenate([meet(pair), meet(pair)], axis=1)
+    end = end + np.random.default_rng(3).integers(0, 3, end.shape)
+    assert choose_partition(to_calls(arrival, end)) in (None, [(0, 1, 2, 3)])
+    apart = np.array([0, 0, 250_000, 250_000])
+    assert choose_partition(to_calls(arrival + apart, end + apart)) != [(0, 2), (1, 3)]
+
+
+def test_calls_that_do_not_wait_are_local_and_blame_nobody() -> None:
+    arrival = arrive(200, 4, spread_ns=100_000, period_ns=600_000)
+    own = arrival + 150_000 + np.random.default_rng(1).integers(0, 2_000, arrival.shape)
+    found, refusal = match_channel(channel(to_calls(arrival, own)))
+    assert all(not item.waits.any() for item in found)
+    assert refusal is not None
+    assert refusal.is_local
+
+
+def test_one_rank_that_does_not_block_among_others_that_do_is_given_no_wait() -> None:
+    arrival = arrive(300, 4, spread_ns=14_000)
+    end = meet(arrival)
+    end[:, 0] = arrival[:, 0] + 15_000
+    (found,), _ = match_channel(channel(to_calls(arrival, end)))
+    assert found.waits.tolist() == [False, True, True, True]
+
+
+def test_arrivals_that_hardly_differ_count_as_waiting() -> None:
+    arrival = arrive(100, 4, spread_ns=500)
+    (found,), _ = match_channel(channel(to_calls(arrival, meet(arrival))))
+    assert found.waits.all()
+
+
+def test_a_channel_of_one_rank_is_refused() -> None:
+    arrival = arrive(20, 1)
+    found, refusal = match_channel(channel(to_calls(arrival, meet(arrival))))
+    assert found == []
+    assert refusal == Refusal("gather", "only one rank calls it")
+
+
+def test_calls_that_never_overlap_are_refused() -> None:
+    first = arrive(40, 1)
+    members = [*to_calls(first, meet(first)), *to_calls(first + 10**12, meet(first) + 10**12, [1])]
+    found, refusal = match_channel(channel(members))
+    assert found == []
+    assert refusal is not None
+
+
+def test_a_call_that_starts_before_the_kernel_ahead_of_it_ends_arrives_at_that_end() -> None:
+    rows = [Row("gemm", EPOCH_NS, EPOCH_NS + 100), Row("collective", EPOCH_NS + 60, EPOCH_NS + 300)]
+    found = extract_calls(lane(rows), 3)[0, 7]
+    assert found.rank == 3
+    assert (found.start_ns[0], found.arrival_ns[0]) == (EPOCH_NS + 60, EPOCH_NS + 100)
+
+
+def test_work_on_another_stream_does_not_delay_the_arrival() -> None:
+    rows = [Row("gemm", 0, 100, stream=8), Row("collective", 60, 300)]
+    assert extract_calls(lane(rows), 0)[0, 7].arrival_ns.tolist() == [60]
+
+
+def test_an_arrival_is_never_after_the_end() -> None:
+    rows = [Row("gemm", 0, 500), Row("collective", 60, 300)]
+    assert extract_calls(lane(rows), 0)[0, 7].arrival_ns.tolist() == [300]
+
+
+def test_a_lane_without_communication_has_no_calls() -> None:
+    assert extract_calls(lane([Row("gemm", 0, 100)]), 0) == {}
+
+
+def test_streams_are_paired_by_how_busy_they_are() -> None:
+    many, few = arrive(60, 2), arrive(20, 2, seed=1)
+    by_rank = []
+    for rank, (busy, quiet) in enumerate([(7, 9), (30, 20)]):
+        parts = {(0, busy): calls(rank, many[:, rank], meet(many)[:, rank])}
+        parts[0, quiet] = calls(rank, few[:, rank], meet(few)[:, rank])
+        by_rank.append(parts)
+    found = form_channels(by_rank, naming(["collective"]))
+    assert [[len(member) for member in item.calls] for item in found] == [[60, 60], [20, 20]]
+
+
+def test_ranks_that_use_unlike_numbers_of_streams_have_theirs_merged() -> None:
+    times = arrive(60, 2)
+    one = {(0, 7): calls(0, times[:, 0], meet(times)[:, 0])}
+    halves = {(0, 7 + k): calls(1, times[k::2, 1], meet(times)[k::2, 1]) for k in range(2)}
+    (found,) = form_channels([one, halves], naming(["collective"]))
+    np.testing.assert_array_equal(found.calls[1].start_ns, times[:, 1])
+
+
+def test_calls_made_in_two_places_of_a_step_are_two_channels() -> None:
+    times = arrive(100, 3)
+    place = np.arange(100) % 2
+    whole = channel([calls(k, times[:, k], meet(times)[:, k], place=place) for k in range(3)])
+    assert [[len(member) for member in part.calls] for part in split_by_place(whole)] == [[50] * 3, [50] * 3]
+
+
+def test_places_that_differ_between_the_ranks_leave_a_channel_whole() -> None:
+    times = arrive(100, 3)
+    places = [np.arange(100) % 2, np.arange(100) % 2, (np.arange(100) % 4 == 0).astype(int)]
+    whole = channel([calls(k, times[:, k], meet(times)[:, k], place=places[k]) for k in range(3)])
+    assert split_by_place(whole) == [whole]

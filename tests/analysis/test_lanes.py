@@ -1,0 +1,116 @@
+"""Names become families, channels and phases; rows become lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dprankdiag.analysis.lanes import FAMILY_CODE, Naming, kernel_lanes, name_kernels, name_ranges, range_lanes
+from dprankdiag.catalog.kernels import load_kernels
+from dprankdiag.catalog.ranges import load_ranges
+from dprankdiag.model.schema import ABSENT_NS, Columns
+from dprankdiag.model.sources import KernelName, Names
+from tests.analysis.builders import EPOCH_NS, Row, lane, trace
+
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)"
+DECODE = "void flash::flash_fwd_splitkv_mla_kernel<bf16, (int)512>(Params)"
+PREFILL = "void BatchPrefillWithRaggedKVCacheKernel<(int)2>(Params)"
+GEMM = "nvjet_tst_64x64_64x16_1x1_v_bz_TNT"
+
+
+def name(*texts: str) -> Naming:
+    return name_kernels(Names(tuple(KernelName(text, text) for text in texts)), load_kernels())
+
+
+def test_kernel_names_get_family_channel_and_phase() -> None:
+    found = name(GATHER, DECODE, PREFILL, GEMM)
+    assert found.family.tolist() == [FAMILY_CODE[key] for key in ("collective", "attention", "attention", "gemm")]
+    assert found.channel.tolist() == [0, -1, -1, -1]
+    assert found.phase.tolist() == [0, 2, 1, 0]
+    assert found.channel_operation == ("all_gather",)
+
+
+def test_one_collective_with_other_types_is_one_channel() -> None:
+    first, second = (f"void two_shot_all_reduce_kernel<{kind}, 8>(Params)" for kind in ("half", "float"))
+    found = name(first, second)
+    assert found.channel[0] == found.channel[1]
+
+
+def test_a_name_that_nobody_knows_is_other_work() -> None:
+    assert name("zzz_fused_thing").family.tolist() == [FAMILY_CODE["other"]]
+
+
+def test_range_names_mark_meetings_work_and_the_start_of_steps() -> None:
+    names = Names(range_names=("decode_step", "gloo:all_gather", "attention", "zzz"))
+    found, is_step = name_ranges(names, load_ranges())
+    assert is_step.tolist() == [True, False, False, False]
+    assert found.channel.tolist() == [-1, 0, -1, -1]
+    assert found.family[2] == FAMILY_CODE["attention"]
+    assert found.family[3] == -1
+
+
+def test_ready_is_the_latest_end_before_on_the_same_stream() -> None:
+    made = lane([Row("gemm", 0, 90), Row("gemm", 10, 20, stream=8), Row("norm", 30, 40), Row("norm", 95, 99)])
+    assert made.same_stream_ready().tolist() == [ABSENT_NS, ABSENT_NS, 90, 90]
+
+
+def test_each_rank_gets_its_own_rows_in_order() -> None:
+    rows = [
+        [Row("gemm", EPOCH_NS + 10, EPOCH_NS + 20, key=1), Row("gemm", EPOCH_NS, EPOCH_NS + 5, key=0)],
+        [Row("gemm", EPOCH_NS + 3, EPOCH_NS + 4, key=1, launch_ns=EPOCH_NS)],
+    ]
+    names = [GEMM, GATHER]
+    first, second = kernel_lanes(trace(2, rows, kernel_names=names), name(*names))
+    assert first.start_ns.tolist() == [EPOCH_NS, EPOCH_NS + 10]
+    assert first.channel.tolist() == [-1, 0]
+    assert first.launch_ns is None
+    assert second.launch_ns is not None
+    assert second.launch_ns.tolist() == [EPOCH_NS]
+
+
+@pytest.mark.parametrize("shape_id", [0, 1])
+def test_a_key_tells_name_and_launch_shape(shape_id: int) -> None:
+    shapes = ((1, 1, 1, 128, 1, 1), (2, 1, 1, 128, 1, 1))
+    made = trace(1, [[Row("gemm", 0, 5, key=1)]], kernel_names=[GATHER, GEMM], shapes=shapes)
+    made.tables["kernels"]["shape_id"][:] = shape_id
+    (found,) = kernel_lanes(made, name(GATHER, GEMM))
+    assert found.key.tolist() == [2 + shape_id]
+
+
+def test_copies_lie_between_the_kernels_as_work_without_a_key() -> None:
+    made = trace(1, [[Row("gemm", 0, 5, key=0), Row("gemm", 30, 40, key=0)]], kernel_names=[GEMM])
+    copies: Columns = {
+        "rank": np.array([0], np.int16),
+        "stream": np.array([7], np.int32),
+        "start_ns": np.array([10], np.int64),
+        "end_ns": np.array([20], np.int64),
+        "kind": np.array([1], np.int8),
+        "size_bytes": np.array([64], np.int64),
+        "launch_ns": np.array([ABSENT_NS], np.int64),
+    }
+    made.tables["copies"] = copies
+    (found,) = kernel_lanes(made, name(GEMM))
+    assert found.start_ns.tolist() == [0, 10, 30]
+    assert found.family.tolist() == [FAMILY_CODE[key] for key in ("gemm", "memory", "gemm")]
+    assert found.key.tolist() == [0, -1, 0]
+
+
+def test_ranges_that_are_open_or_mean_nothing_are_no_rows() -> None:
+    made = trace(1)
+    names = Names(range_names=("gloo:all_gather", "zzz"))
+    count = 3
+    made.tables["ranges"] = {
+        "rank": np.zeros(count, np.int16),
+        "thread": np.ones(count, np.int32),
+        "start_ns": np.array([0, 10, 20], np.int64),
+        "end_ns": np.array([5, 15, 99], np.int64),
+        "name_id": np.array([0, 1, 0], np.int32),
+        "domain_id": np.zeros(count, np.int32),
+        "value": np.full(count, ABSENT_NS, np.int64),
+        "is_open": np.array([False, False, True]),
+    }
+    naming, _ = name_ranges(names, load_ranges())
+    (found,) = range_lanes(made, naming)
+    assert found.start_ns.tolist() == [0]
+    assert found.launch_ns is not None
+    assert found.launch_ns.tolist() == [0]

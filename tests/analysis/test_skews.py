@@ -1,0 +1,210 @@
+"""Every kind of skew by itself: what should stand out does, and nothing beside it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews, order_steps
+from dprankdiag.analysis.standouts import Standout
+from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, on, on_steps, run_grid
+
+N = 60
+ALL_WORK = ("attention", "expert", "probe", "other")
+EP = {"family": ("dispatch", "combine") * 3, "operation": ("dispatch", "combine") * 3}
+
+
+def measure(**factor: Array) -> Skews:
+    return measure_skews(observe_steps(N, factor=factor))
+
+
+def slow_chip(rank: int, factor: float, first: int = 0) -> dict[str, Array]:
+    return {name: on_steps(rank, factor, slice(first, N), N, 8) for name in ALL_WORK}
+
+
+def named(found: tuple[Standout, ...]) -> list[list[int]]:
+    return [np.flatnonzero(item.mask).tolist() for item in found]
+
+
+def stand_out(found: Skews) -> set[str]:
+    """Name the kinds of skew in which anything stands out."""
+    loud = {item.name for item in fields(found) if isinstance(value := getattr(found, item.name), tuple) and value}
+    return loud | {f"exit {kind}" for kind, late in found.exits.items() if late}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_stands_out_among_even_ranks(seed: int) -> None:
+    assert stand_out(measure_skews(observe_steps(N, seed=seed))) == set()
+
+
+def test_more_attention_is_attention_alone() -> None:
+    found = measure(attention=on(3, 1.5))
+    assert stand_out(found) == {"attention"}
+    assert named(found.attention) == [[3]]
+    assert found.attention[0].levels[3] == pytest.approx(1.5, abs=0.02)
+
+
+def test_a_chip_slow_at_all_it_does_is_speed_and_no_load() -> None:
+    found = measure(**slow_chip(5, 1.2))
+    assert stand_out(found) == {"speed"}
+    assert named(found.speed) == [[5]]
+    assert found.slowness[:, 5] == pytest.approx(np.full(N, 1.2), abs=0.02)
+
+
+def test_load_on_a_slow_chip_is_what_is_left_when_its_speed_is_taken_out() -> None:
+    found = measure(**slow_chip(5, 1.2) | {"attention": on(5, 1.2 * 1.5)})
+    assert stand_out(found) == {"speed", "attention"}
+    assert found.attention[0].levels[5] == pytest.approx(1.5, abs=0.03)
+
+
+def test_a_chip_that_slows_down_midway_does_so_from_there() -> None:
+    (found,) = measure(**slow_chip(5, 1.2, first=25)).speed
+    assert abs(found.first - 25) <= 1
+
+
+def test_probes_longer_on_one_side_of_the_gather_alone_are_no_measure_of_speed() -> None:
+    factor = np.ones((1, 6, 8))
+    factor[:, ::2, 5] = 1.5
+    found = measure(probe=factor)
+    assert found.speed == ()
+    assert found.speed_basis == "one side"
+
+
+def test_without_probes_a_rank_slow_on_both_sides_is_slow() -> None:
+    seen = observe_steps(N, factor={"probe": np.zeros(1), "attention": on(2, 1.3), "expert": on(2, 1.3)})
+    found = measure_skews(seen)
+    assert found.speed_basis == "expert"
+    assert named(found.speed) == [[2]]
+
+
+def test_without_probes_more_attention_alone_is_no_speed() -> None:
+    found = measure_skews(observe_steps(N, factor={"probe": np.zeros(1), "attention": on(2, 1.3)}))
+    assert found.speed == ()
+    assert named(found.attention) == [[2]]
+
+
+def test_ranks_of_one_team_stand_out_together() -> None:
+    teams = ((0, 1), (2, 3), (4, 5), (6, 7))
+    seen = observe_steps(N, factor={"attention": on([2, 3], 1.5)}, teams=teams)
+    assert named(measure_skews(seen).attention) == [[2, 3]]
+
+
+def test_a_host_that_launches_late_is_its_idle_time_and_no_unexplained_rest() -> None:
+    found = measure_skews(observe_steps(N, add={"host": 300_000.0 * (on(1, 2.0) - 1)}))
+    assert stand_out(found) == {"host"}
+    assert named(found.host) == [[1]]
+
+
+def test_stalls_are_single_steps() -> None:
+    late = on_steps(1, 2.0, [9, 30, 47], N, 8) - 1
+    found = measure_skews(observe_steps(N, add={"host": 3e6 * late}))
+    assert stand_out(found) == {"stalls"}
+    assert np.flatnonzero(found.stalls[0].steps).tolist() == [9, 30, 47]
+
+
+def test_idle_time_without_a_late_launch_is_rest() -> None:
+    found = measure_skews(observe_steps(N, add={"rest": 100_000.0 * (on(1, 2.0) - 1)}))
+    assert stand_out(found) == {"rest"}
+
+
+def test_without_launches_idle_time_is_the_hosts_as_a_bound() -> None:
+    seen = observe_steps(N, add={"rest": 100_000.0 * (on(1, 2.0) - 1)})
+    found = measure_skews(replace(seen, abilities=replace(seen.abilities, has_launches=False)))
+    assert stand_out(found) == {"host"}
+
+
+def test_a_hot_layer_is_told_by_layer_and_rank() -> None:
+    factor = np.ones((1, 6, 8))
+    factor[:, 3, 4] = 1.6
+    found = measure(expert=factor)
+    assert stand_out(found) == {"experts"}
+    (skew,) = found.experts
+    assert np.argwhere(skew.hot[0]).tolist() == [[3, 4]]
+    assert skew.levels[0][3, 4] == pytest.approx(1.6, abs=0.03)
+    assert np.isnan(skew.levels[0][2]).all()
+
+
+def test_routing_drawn_anew_in_every_step_is_no_hot_expert() -> None:
+    draw = np.exp(0.3 * np.random.default_rng(5).standard_normal((N, 6, 8)))
+    assert measure(expert=draw).experts == ()
+
+
+def test_experts_that_turn_hot_midway_are_hot_from_there() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[30:, 3, 4] = 2.0
+    (skew,) = measure(expert=factor).experts
+    assert np.allclose(np.flatnonzero(skew.steps)[[0, -1]], [30, 59], atol=1)
+
+
+@pytest.mark.parametrize("kind,layout", [("collective", {}), ("ep", EP)])
+def test_a_late_exit_is_told_by_the_kind_of_meeting(kind: str, layout: dict[str, tuple[str, ...]]) -> None:
+    late = np.zeros((1, 1, 8))
+    late[:, :, 6] = 40_000
+    seen = observe_steps(N, exit_ns=late, family=layout.get("family", ()), operation=layout.get("operation", ()))
+    found = measure_skews(seen)
+    assert stand_out(found) == {f"exit {kind}"}
+    assert named(found.exits[kind]) == [[6]]
+    assert exit_calls(seen, kind) == 6
+    sums = exit_sums(seen, kind)
+    assert sums is not None
+    assert (sums[:, 6] == 240_000).all()
+
+
+def test_a_kind_of_meeting_that_does_not_occur_has_no_exits() -> None:
+    assert exit_sums(observe_steps(N), "ep") is None
+
+
+def test_transfers_longer_in_a_run_of_steps_are_a_shift() -> None:
+    transfer = np.full((N, 6, 1), 16_000)
+    transfer[20:40] = 48_000
+    transfer = transfer + np.random.default_rng(0).integers(-300, 300, transfer.shape)
+    found = measure_skews(observe_steps(N, transfer=transfer))
+    assert stand_out(found) == {"transfer"}
+    assert np.flatnonzero(found.transfer[0].steps).tolist() == list(range(20, 40))
+    assert found.transfer[0].ratio == pytest.approx(3, abs=0.1)
+
+
+def test_transfers_long_throughout_shift_nowhere() -> None:
+    assert measure_skews(observe_steps(N, transfer=90_000)).transfer == ()
+
+
+def test_equal_work_slower_on_every_rank_from_some_step_on_is_common() -> None:
+    factor = np.ones((N, 1, 1))
+    factor[30:] = 1.2
+    found = measure(**dict.fromkeys(ALL_WORK, factor))
+    assert found.speed == ()
+    assert found.common is not None
+    assert np.allclose(np.flatnonzero(found.common[0])[[0, -1]], [30, 59], atol=1)
+    assert found.common[1] == pytest.approx(1.2, abs=0.01)
+
+
+def test_equal_work_slower_on_one_rank_is_not_common() -> None:
+    assert measure(**slow_chip(5, 1.3, first=30)).common is None
+
+
+def two_kinds() -> Observations:
+    """Steps of two kinds in turn; those of the second are twice as long."""
+    parts = draw_components(N)
+    short = run_grid({name: values[::2] for name, values in parts.items()})
+    long = run_grid({name: 2 * values[1::2] for name, values in parts.items()}, kind="prefill")
+    start = np.arange(N) * 10_000_000
+    return observe_grids(
+        [
+            replace(short, start_ns=start[::2], end_ns=start[::2] + 1, number=np.arange(0, N, 2)),
+            replace(long, start_ns=start[1::2], end_ns=start[1::2] + 1, number=np.arange(1, N, 2)),
+        ]
+    )
+
+
+def test_steps_of_two_kinds_are_put_in_the_order_of_time() -> None:
+    seen = two_kinds()
+    assert seen.grid_of.tolist() == [0, 1] * (N // 2)
+    ordered = order_steps(seen, [np.zeros((N // 2, 1)), np.ones((N // 2, 1))])
+    assert ordered[:, 0].tolist() == [0, 1] * (N // 2)
+
+
+def test_steps_of_two_kinds_are_compared_with_their_own() -> None:
+    assert stand_out(measure_skews(two_kinds())) == set()

@@ -1,0 +1,177 @@
+"""Robust numbers: what is an outlier, an event, a shift, and how sure a ratio is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dprankdiag.analysis.statistics import (
+    bootstrap_interval,
+    draw_blocks,
+    find_changes,
+    find_events,
+    find_high,
+    noise_sd,
+    peer_median,
+    robust_sd,
+)
+from tests.analysis.builders import Array
+
+NO_ERROR = np.zeros(8)
+PRIOR, LEAST = 0.01, 0.02
+
+
+def test_the_robust_deviation_of_normal_numbers_is_theirs() -> None:
+    values = np.random.default_rng(1).normal(10, 3, 20_000)
+    assert robust_sd(values) == pytest.approx(3, rel=0.03)
+
+
+def test_a_few_wild_numbers_leave_the_robust_deviation_as_it_is() -> None:
+    values = np.random.default_rng(1).normal(0, 1, 1_000)
+    wild = values.copy()
+    wild[:100] = 1e6
+    assert robust_sd(wild) < 1.3 * robust_sd(values)
+
+
+def test_noise_is_blind_to_slow_change() -> None:
+    random = np.random.default_rng(2)
+    assert noise_sd(np.linspace(0, 500, 2_000) + random.normal(0, 2, 2_000)) == pytest.approx(2, rel=0.1)
+
+
+def test_noise_of_two_samples_is_unknown_and_taken_as_none() -> None:
+    assert noise_sd(np.array([1.0, 9.0])) == 0.0
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_median_of_the_peers_is_that_of_the_naive_loop(n_ranks: int, ties: bool) -> None:
+    values = np.random.default_rng(n_ranks).normal(size=(6, 5, n_ranks))
+    values = np.round(values) if ties else values
+    naive = np.stack([np.median(np.delete(values, rank, axis=-1), axis=-1) for rank in range(n_ranks)], axis=-1)
+    np.testing.assert_allclose(peer_median(values), naive)
+
+
+def test_one_of_eight_far_above_the_rest_is_high() -> None:
+    levels = 1 + 0.005 * np.random.default_rng(3).standard_normal(8)
+    levels[5] = 1.2
+    found = find_high(levels, NO_ERROR, PRIOR, LEAST)
+    assert np.flatnonzero(found.mask).tolist() == [5]
+    assert found.centre == pytest.approx(1, abs=0.01)
+
+
+def test_three_of_eight_slow_ranks_are_all_high() -> None:
+    levels = np.array([1.0, 1.2, 1.01, 0.99, 1.21, 1.0, 1.0, 1.19])
+    assert np.flatnonzero(find_high(levels, NO_ERROR, PRIOR, LEAST).mask).tolist() == [1, 4, 7]
+
+
+def test_half_of_the_ranks_are_not_the_odd_ones() -> None:
+    assert not find_high(np.array([1.0, 1.0, 1.2, 1.2]), np.zeros(4), PRIOR, LEAST).mask.any()
+
+
+def test_low_ranks_are_not_high() -> None:
+    assert not find_high(np.array([1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]), NO_ERROR, PRIOR, LEAST).mask.any()
+
+
+def test_a_rank_at_the_edge_of_an_even_spread_is_not_high() -> None:
+    assert not find_high(np.linspace(0.94, 1.06, 8), NO_ERROR, PRIOR, LEAST).mask.any()
+
+
+@pytest.mark.parametrize("excess,is_high", [(0.05, False), (0.08, True)])
+def test_two_ranks_are_judged_by_the_prior_alone(excess: float, is_high: bool) -> None:
+    found = find_high(np.array([1.0, 1.0 + excess]), np.zeros(2), PRIOR, LEAST)
+    assert found.mask.tolist() == [False, is_high]
+
+
+def test_an_excess_below_what_is_worth_a_claim_is_not_high() -> None:
+    levels = np.full(8, 1.0)
+    levels[2] = 1.015
+    assert find_high(levels, NO_ERROR, 1e-4, 0.01).mask.any()
+    assert not find_high(levels, NO_ERROR, 1e-4, 0.02).mask.any()
+
+
+def test_a_level_known_badly_is_not_high() -> None:
+    levels = np.full(8, 1.0)
+    levels[2] = 1.2
+    errors = np.zeros(8)
+    errors[2] = 0.1
+    assert not find_high(levels, errors, PRIOR, LEAST).mask.any()
+
+
+def test_one_rank_alone_is_never_high() -> None:
+    assert not find_high(np.array([9.0]), np.zeros(1), PRIOR, LEAST).mask.any()
+
+
+def test_a_spike_is_an_event_and_noise_is_none() -> None:
+    series = np.random.default_rng(4).normal(0, 1, 200)
+    assert not find_events(series, 0.0).any()
+    series[70] += 20
+    assert np.flatnonzero(find_events(series, 0.0)).tolist() == [70]
+
+
+def test_a_spike_lower_than_what_is_worth_it_is_no_event() -> None:
+    series = np.random.default_rng(4).normal(0, 1, 200)
+    series[70] += 20
+    assert not find_events(series, 30.0).any()
+
+
+def test_seven_samples_hold_no_events() -> None:
+    assert not find_events(np.array([0.0, 0, 0, 99, 0, 0, 0]), 0.0).any()
+
+
+def test_a_shift_is_found_where_it_is() -> None:
+    series = np.random.default_rng(5).normal(0, 1, 120)
+    series[45:] += 6
+    (place,) = find_changes(series)
+    assert abs(place - 45) <= 1
+
+
+def test_a_shift_back_is_found_too() -> None:
+    series = np.random.default_rng(5).normal(0, 1, 150)
+    series[50:100] += 6
+    assert np.allclose(find_changes(series), [50, 100], atol=1)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_spike_is_no_shift(width: int) -> None:
+    series = np.random.default_rng(5).normal(0, 1, 120)
+    series[60 : 60 + width] += 500
+    assert find_changes(series) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_does_not_shift(seed: int) -> None:
+    assert find_changes(np.random.default_rng(seed).normal(0, 1, 300)) == []
+
+
+def test_a_shift_smaller_than_what_is_worth_it_is_none() -> None:
+    series = np.random.default_rng(5).normal(0, 0.1, 120)
+    series[60:] += 1
+    assert find_changes(series, least=0.5)
+    assert not find_changes(series, least=2.0)
+
+
+@pytest.mark.parametrize("series", [np.zeros(50), np.zeros(3), np.zeros(0)])
+def test_a_series_that_stands_still_or_is_too_short_does_not_shift(series: Array) -> None:
+    assert find_changes(series) == []
+
+
+def test_blocks_are_drawn_from_the_steps_there_are_and_alike_every_time() -> None:
+    drawn = draw_blocks(30, 50)
+    assert drawn.shape == (50, 30)
+    assert drawn.min() >= 0
+    assert drawn.max() < 30
+    assert np.array_equal(drawn, draw_blocks(30, 50))
+    assert not np.array_equal(drawn, draw_blocks(30, 50, seed=1))
+
+
+def test_an_interval_holds_the_ratio_and_narrows_with_more_steps() -> None:
+    random = np.random.default_rng(6)
+    samples, weights = random.normal(2, 1, 900), np.full(900, 10.0)
+    low, high = bootstrap_interval(samples, weights)
+    short_low, short_high = bootstrap_interval(samples[:60], weights[:60])
+    assert low < 0.2 < high
+    assert high - low < (short_high - short_low) / 2
+
+
+def test_an_interval_of_one_step_is_a_point() -> None:
+    assert bootstrap_interval(np.array([3.0]), np.array([10.0])) == (0.3, 0.3)
