@@ -20,7 +20,8 @@ class LoadRequests:
     *Why it happens*: the router counts wrongly or late: stale ledgers, bursts between two updates, session
     affinity, a tie always broken for the same rank.
 
-    *How we tell it apart*: attention grows with the rows that the launch shapes show; kernels of equal work do not.
+    *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show; kernels
+    of equal work do not grow.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
     tokens; loosen session affinity.
@@ -30,4 +31,4 @@ class LoadRequests:
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the attention standouts of this kind."""
-        yield from claim_loads(seen, skews, self.cause, "requests", " and more rows: more requests")
+        yield from claim_loads(seen, skews, self.cause, "requests", ", and more requests")

@@ -61,6 +61,19 @@ def render_page(
     return page.finish()
 
 
+def render_markdown(name: str, cause: CauseEntry, page_text: str) -> str:
+    """Write the page of a cause for the documentation."""
+    lines = [f"# {name}: {cause.title}", "", cause.says]
+    for paragraph in page_text.split("\n\n")[1:]:
+        for line in _join_lines(paragraph):
+            heading, body = _split_heading(line)
+            lines += ["", f"## {heading}"] if heading else []
+            lines += ["", body] if body else []
+    lines += ["", "## Remedies", ""]
+    lines += [f"- {remedy.text}" + (f" *({remedy.source})*" if remedy.source else "") for remedy in cause.remedies]
+    return "\n".join(lines) + "\n"
+
+
 def _write_page(page: Page, text: str) -> None:
     """Write paragraphs; words between asterisks at the start of a line are a heading, a dash begins an item."""
     for paragraph in text.split("\n\n"):

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dprankdiag.catalog.causes import load_causes
+from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views import json, text
+from dprankdiag.views import causes, json, text
 from tests import builders
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 README = ROOT / "README.md"
+CAUSES = ROOT / "docs" / "causes"
 
 DIAGNOSES: Mapping[str, Diagnosis] = {
     "findings": builders.diagnosis(),
@@ -31,6 +34,14 @@ def make_pages() -> dict[str, str]:
     pages = {f"{name}.txt": text.render(diagnosis) for name, diagnosis in DIAGNOSES.items()}
     pages["findings.json"] = json.render(DIAGNOSES["findings"])
     return pages
+
+
+def make_cause_pages() -> dict[str, str]:
+    """Render the documentation page of every cause by file name."""
+    pages = load_cause_pages()
+    return {
+        f"{name}.md": causes.render_markdown(name, cause, pages.get(name, "")) for name, cause in load_causes().items()
+    }
 
 
 def list_output_blocks(markdown: str) -> list[tuple[str, str]]:
@@ -55,6 +66,9 @@ def main() -> None:
     """Write all that is generated."""
     for name, content in make_pages().items():
         (FOLDER / name).write_text(content, "utf-8")
+    for name, content in make_cause_pages().items():
+        CAUSES.mkdir(exist_ok=True)
+        (CAUSES / name).write_text(content, "utf-8")
     markdown = README.read_text("utf-8")
     README.write_text(
         _OUTPUT_BLOCK.sub(lambda found: found[1] + run_shown(found[2]).stdout + found[4], markdown), "utf-8"
