@@ -152,14 +152,27 @@ def _best_fit(calls: Sequence[CallTable], naming: Naming, reference: list[int], 
     """Try the channels both sides use; the one whose ends agree best is one they share."""
     best: ClockFit | None = None
     for channel in range(len(naming.channels)):
-        left = _ends(calls[reference[0]], channel)
-        right = _ends(calls[ranks[0]], channel)
+        left = _unit_ends([calls[rank] for rank in reference], channel)
+        right = _unit_ends([calls[rank] for rank in ranks], channel)
         if left is None or right is None:
             continue
         fit = fit_clock(left, right)
         if fit is not None and (best is None or fit.residual_ns < best.residual_ns):
             best = fit
     return best
+
+
+def _unit_ends(calls: Sequence[CallTable], channel: int) -> IntArray | None:
+    """Return the ends of a clock's calls on a channel: the median of its ranks, where they call equally often.
+
+    One rank that leaves late must not drag its whole host's clock along.
+    """
+    ends = [found for mine in calls if (found := _ends(mine, channel)) is not None]
+    if not ends:
+        return None
+    if len({len(found) for found in ends}) > 1:
+        return ends[0]
+    return np.sort(np.asarray(np.sort(np.stack(ends), axis=0)[(len(ends) - 1) // 2]))
 
 
 def _ends(calls: CallTable, channel: int) -> IntArray | None:

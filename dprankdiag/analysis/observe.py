@@ -193,14 +193,20 @@ def join_groups(sets: Sequence[MeetingSet]) -> list[tuple[int, ...]]:
 
 
 def _find_teams(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Find the ranks that share a DP rank: groups smaller than the whole that cover it on one all-reduce channel."""
+    """Find the ranks that share a DP rank: groups smaller than the whole that cover it on one collective channel.
+
+    Dispatch and combine never tell: they join experts, not the shards of one attention. Of several partitions the one
+    with the largest groups is taken; a smaller one only joins what the larger has joined already.
+    """
     place = {rank: position for position, rank in enumerate(ranks)}
-    for channel in sorted({item.channel for item in sets}):
-        groups = [item.ranks for item in sets if item.channel == channel and len(item.ranks) < len(ranks)]
-        covered = [rank for group in groups for rank in group]
-        if sorted(covered) == list(ranks) and len(groups) > 1:
-            return tuple(tuple(place[rank] for rank in group) for group in sorted(groups))
-    return ()
+    best: tuple[tuple[int, ...], ...] = ()
+    for channel in sorted({item.channel for item in sets if item.family == "collective"}):
+        for size in sorted({len(item.ranks) for item in sets if item.channel == channel}):
+            groups = sorted({item.ranks for item in sets if item.channel == channel and len(item.ranks) == size})
+            covered = sorted(rank for group in groups for rank in group)
+            if size < len(ranks) and covered == list(ranks) and size > len(best[0] if best else ()):
+                best = tuple(tuple(place[rank] for rank in group) for group in groups)
+    return best
 
 
 def _abilities(

@@ -18,8 +18,11 @@ SPEED_PRIOR_SD = 0.008
 """Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
 
 WORK_PRIOR_SD = 0.03
-HOST_PRIOR_SHARE = 0.15
-"""Healthy hosts differ in their launch idle by some part of it: two hosts alone can hardly be told from this."""
+HOST_PRIOR_SHARE = 0.08
+"""Healthy hosts differ in their launch idle by some part of it."""
+
+HOST_PAIR_SHARE = 0.2
+"""Two hosts alone have no spread of their own, so that only what is far outside the habit of hosts is believed."""
 
 LEAST_SPEED_SHARE = 0.02
 LEAST_WORK_SHARE = 0.01
@@ -252,7 +255,8 @@ def _host_standouts(idle: FloatArray, step_ns: float) -> list[Standout]:
     habit = np.median(idle, axis=0)
     stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
     calm = np.where(stalls, habit[None, :], idle)
-    prior = HOST_PRIOR_SHARE * float(np.median(habit)) + 0.002 * step_ns
+    share = HOST_PAIR_SHARE if idle.shape[1] == 2 else HOST_PRIOR_SHARE
+    prior = share * float(np.median(habit)) + 0.002 * step_ns
     return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True)
 
 

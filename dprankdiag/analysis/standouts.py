@@ -193,7 +193,11 @@ def find_bursts(
         marks &= series >= SMALL_STALL * np.where(marks, series, 0.0).max(axis=0)
     ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= (1 if of_host else FEWEST_EVENTS))]
     groups = _group_by_steps(marks, ranks)
+    if of_host and series.shape[1] > 2:
+        groups = _group_alike(np.where(marks, series, 0.0).max(axis=0), groups)
     share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
+    if of_host and len(ranks) > max(MOST_CULPRITS, series.shape[1] // 2):
+        return [_burst(series, marks, ranks, in_turn=True)]
     if len(groups) > MOST_CULPRITS and share < TURNS_SHARE and not of_host:
         return []
     if len(groups) > MOST_CULPRITS or (len(groups) > 1 and share >= TURNS_SHARE and series.shape[1] > 2):
@@ -213,6 +217,19 @@ def _group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:
         else:
             groups.append([rank])
     return groups
+
+
+def _group_alike(height: FloatArray, groups: list[list[int]]) -> list[list[int]]:
+    """Join groups whose stalls are of about the same height: one fault that strikes several hosts, now and then."""
+    joined: list[list[int]] = []
+    for group in sorted(groups, key=lambda ranks: -height[ranks].max()):
+        for other in joined:
+            if height[group].max() >= 0.5 * height[other].max():
+                other.extend(group)
+                break
+        else:
+            joined.append(list(group))
+    return [sorted(group) for group in joined]
 
 
 def _burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *, in_turn: bool) -> Standout:

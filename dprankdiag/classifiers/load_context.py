@@ -20,9 +20,9 @@ class LoadContext:
     *Why it happens*: the router balances requests, not tokens; a few long conversations stick to one rank; round
     robin meets an uneven mix of lengths.
 
-    *How we tell it apart*: only attention and KV writes grow, kernels of equal work do not. The requests of each rank are
-    read from the engine's batch annotations, else from the launch shapes of kernels that run once a row; they are equal
-    within a tenth, so that each of them costs more.
+    *How we tell it apart*: only attention and KV writes grow, kernels of equal work do not. The requests of each
+    rank are read from the engine's batch annotations, else from the launch shapes of kernels that run once a row;
+    they are equal within a tenth, so that each of them costs more.
 
     *What to do*: balance by tokens held instead of requests; cap the tokens of a rank; send long contexts to a pool
     of their own.

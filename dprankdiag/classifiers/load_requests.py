@@ -20,8 +20,8 @@ class LoadRequests:
     *Why it happens*: the router counts wrongly or late: stale ledgers, bursts between two updates, session
     affinity, a tie always broken for the same rank.
 
-    *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show; kernels
-    of equal work do not grow.
+    *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show;
+    kernels of equal work do not grow.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
     tokens; loosen session affinity.

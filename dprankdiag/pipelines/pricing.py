@@ -242,11 +242,7 @@ def _hidden_ratio(seen: Observations, claims: Sequence[Claim], shares: Shares) -
                 if undo.component in grid.components:
                     segment = segment + grid.components[undo.component] * (undo.factors[grid_id] - 1.0)
         typical = np.median(segment, axis=0)
-        shift = np.zeros_like(typical)
-        for group in np.unique(grid.group):
-            member = grid.group == group
-            mean = np.where(member, typical, 0.0).sum(axis=1) / np.maximum(member.sum(axis=1), 1)
-            shift = np.where(member, typical - mean[:, None], shift)
+        shift = typical - typical.mean(axis=1, keepdims=True)
         extra.append((segment, shift))
     evened, plain = 0.0, 0.0
     for grid, (segment, shift) in zip(seen.grids, extra, strict=True):

@@ -121,7 +121,11 @@ def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str
     if status == "healthy":
         steps = sum(group.n_steps for group in part.observed.groups)
         return f"No rank holds the others back: {steps} steps compared on {_count_ranks(part)} ranks"
-    return "Cannot tell which rank is slow: " + (reasons[0] if reasons else "the ranks are not compared well enough")
+    if reasons or not findings:
+        return "Cannot tell which rank is slow: " + (
+            reasons[0] if reasons else "the ranks are not compared well enough"
+        )
+    return f"Nothing that calls for action, and not surely healthy either: {findings[0].summary}"
 
 
 def _count_ranks(part: Part) -> int:

@@ -1,0 +1,165 @@
+"""What must not change a verdict: names of ranks, clocks, speed, the order of files, and rows lost by the profiler."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprankdiag.harness.sampling import sample_healthy
+from dprankdiag.harness.suites import write_world
+from dprankdiag.harness.world import Communication
+from dprankdiag.harness.worlds import World
+from dprankdiag.model.diagnosis import Diagnosis
+from tests.properties.worlds import (
+    KERNELS,
+    change,
+    few,
+    judge,
+    move_times,
+    permute,
+    rename_ranks,
+    verdict,
+    worlds,
+)
+
+HOSTS: dict[str, Any] = {"files": "rank", "ranks_per_node": 1}
+"""Every rank has a host, a recording and a clock of its own."""
+
+MEETING_NAMES = "SELECT id FROM StringIds WHERE value LIKE '%nccl%'"
+
+
+def judge_world(world: World, *statements: str, times: str = "") -> Diagnosis:
+    """Write a world, change its files, and diagnose them."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_world(world, Path(folder))
+        change(paths, *statements)
+        if times:
+            move_times(paths, times)
+        return judge(paths)
+
+
+def judge_files(world: World, changes: Sequence[str], order: Sequence[int]) -> Diagnosis:
+    """Write a world of several files, change the times of each in its own way, and give them in some order."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_world(world, Path(folder))
+        for path, times in zip(paths, changes, strict=True):
+            move_times([path], times)
+        return judge([paths[number] for number in order])
+
+
+@few
+@given(worlds)
+def test_a_fault_is_found_before_anything_is_changed(world: World) -> None:
+    status, named = verdict(judge_world(world))
+    (fault,) = world.faults
+    assert status == "findings"
+    assert {(cause.split(".")[0], ranks) for cause, ranks in named} == {(fault.cause.split(".")[0], fault.ranks)}
+
+
+@few
+@given(worlds, st.permutations(range(4)))
+def test_permuting_the_ranks_permutes_the_verdict(world: World, order: list[int]) -> None:
+    before, after = (verdict(judge_world(item)) for item in (world, permute(world, order)))
+    assert after == rename_ranks(before, dict(enumerate(order)))
+
+
+@few
+@given(worlds, st.integers(-(10**12), 10**15))
+def test_a_clock_that_starts_elsewhere_changes_nothing(world: World, offset_ns: int) -> None:
+    before, after = (judge_world(world, times=times) for times in ("", f"{{t}} + {offset_ns}"))
+    assert verdict(after) == verdict(before)
+    assert after.lost == before.lost
+    assert [item.summary for item in after.findings] == [item.summary for item in before.findings]
+
+
+@few
+@given(worlds)
+def test_everything_twice_as_slow_has_the_same_cause_and_costs_the_same_share(world: World) -> None:
+    before, after = (judge_world(world, times=times) for times in ("", "2 * {t}"))
+    assert verdict(after) == verdict(before)
+    assert before.lost.ratio is not None
+    assert after.lost.ratio is not None
+    assert abs(after.lost.ratio - before.lost.ratio) < 0.01
+
+
+@few
+@given(worlds, st.permutations(range(4)))
+def test_the_order_of_files_is_irrelevant(world: World, order: list[int]) -> None:
+    split = replace(world, **HOSTS, host_clock_ns=1_000_000)
+    first, second = (judge_files(split, ["{t}"] * 4, item) for item in (range(4), order))
+    assert verdict(first) == verdict(second)
+    assert first.lost.ratio == pytest.approx(second.lost.ratio, rel=0.02)
+
+
+shifts = st.lists(st.integers(-1_000_000_000, 1_000_000_000), min_size=4, max_size=4)
+drifts = st.lists(st.integers(-50, 50), min_size=4, max_size=4)
+
+
+@few
+@given(worlds, shifts, drifts)
+def test_clocks_a_second_apart_that_drift_keep_the_verdict(
+    world: World, offsets_ns: list[int], drift_ppm: list[int]
+) -> None:
+    split = replace(world, **HOSTS)
+    moved = [f"{{t}} + {{t}} * {ppm} / 1000000 + {off}" for off, ppm in zip(offsets_ns, drift_ppm, strict=True)]
+    before, after = (judge_files(split, changes, range(4)) for changes in (["{t}"] * 4, moved))
+    assert verdict(after) == verdict(before)
+
+
+@few
+@given(worlds, st.integers(0, 99))
+def test_one_collective_row_in_a_hundred_lost_keeps_the_verdict(world: World, rest: int) -> None:
+    lost = f"DELETE FROM {KERNELS} WHERE shortName IN ({MEETING_NAMES}) AND (rowid * 7919) % 100 = {rest}"
+    assert verdict(judge_world(world, lost)) == verdict(judge_world(world))
+
+
+@few
+@given(worlds, st.integers(0, 9))
+def test_three_other_rows_in_ten_lost_keep_the_verdict(world: World, rest: int) -> None:
+    lost = (
+        f"DELETE FROM {KERNELS} WHERE shortName NOT IN ({MEETING_NAMES}) "
+        f"AND (rowid * 7919 / 11) % 10 IN ({rest}, {(rest + 3) % 10}, {(rest + 7) % 10})"
+    )
+    whole, part = verdict(judge_world(world)), verdict(judge_world(world, lost))
+    assert part[1] <= whole[1]
+    assert part[0] != "healthy"
+
+
+def check_sums(diagnosis: Diagnosis) -> None:
+    """Check that every account of time closes."""
+    lost = diagnosis.lost
+    if lost.total_ns is not None and lost.unexplained_ns is not None:
+        assert sum(item.lost_ns or 0 for item in lost.by_cause) + lost.unexplained_ns == lost.total_ns
+        found = [item for item in diagnosis.findings if item.lost_ns is not None]
+        assert sum(item.lost_ns or 0 for item in found) == sum(item.lost_ns or 0 for item in lost.by_cause)
+    spent = [
+        sum(time or 0 for time in (rank.work_ns, rank.wait_ns, rank.transfer_ns, rank.idle_ns))
+        for rank in diagnosis.ranks
+        if rank.work_ns is not None
+    ]
+    if spent and diagnosis.time.start_ns is not None and diagnosis.time.end_ns is not None:
+        assert max(spent) <= 1.01 * (diagnosis.time.end_ns - diagnosis.time.start_ns)
+        assert max(spent) - min(spent) <= 0.02 * max(spent)
+
+
+@few
+@given(worlds, st.sampled_from(["nccl", "deepep"]), st.integers(1, 2))
+def test_sums_close(world: World, communication: Communication, attention_tp: int) -> None:
+    check_sums(judge_world(replace(world, communication=communication, attention_tp=attention_tp)))
+
+
+def test_healthy_worlds_raise_no_alarm() -> None:
+    alarms = {}
+    for name, world in sample_healthy(10, seed=77, kernels=20_000).items():
+        found = judge_world(world)
+        check_sums(found)
+        if named := verdict(found)[1]:
+            alarms[name] = named
+    assert alarms == {}
