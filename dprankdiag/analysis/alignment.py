@@ -9,22 +9,13 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
-from dprankdiag.analysis.collectives import (
-    Calls,
-    clock_offsets,
-    form_channels,
-    match_channel,
-    split_by_place,
-    transfer_scatter,
-)
+from dprankdiag.analysis.collectives import clock_offsets, transfer_scatter
 from dprankdiag.analysis.lanes import Lane, Naming
+from dprankdiag.analysis.matching import CallTable, Matching, match_all
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-
-CallTable = dict[tuple[int, int], Calls]
-"""A rank's calls by (channel id, stream)."""
 
 LEAST_OFFSET_NS = 500
 CLEARLY = 0.8
@@ -51,41 +42,45 @@ class Alignment:
     unaligned: tuple[int, ...]
 
 
-def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Alignment:
-    """Decide which clocks to trust, and fit the others to the collectives.
+def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tuple[Alignment, Matching]:
+    """Decide which clocks to trust, fit the others to the collectives, and match the calls on the common axis.
 
     Sessions of one host are exact by its boot clock. Wall clocks of different hosts are not good enough to tell who
     came last; they are fitted. A clock said to be common is checked: if calls do not overlap on it, every rank is
     fitted by itself.
     """
-    alignment = _align_sessions(trace, calls, naming)
-    offsets = _gpu_offsets([shift_calls(mine, fit) for mine, fit in zip(calls, alignment.fits, strict=True)], naming)
+    alignment, matching = _align_sessions(trace, calls, naming)
+    matching = matching or match_all(_shift_all(calls, alignment.fits), naming)
+    offsets = _gpu_offsets(matching, len(calls))
+    if not any(offsets):
+        return alignment, matching
     fits = tuple(_add_offset(fit, offset) for fit, offset in zip(alignment.fits, offsets, strict=True))
-    return replace(alignment, fits=fits)
+    return replace(alignment, fits=fits), match_all(_shift_all(calls, fits), naming)
 
 
-def _align_sessions(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> Alignment:
-    n_ranks = len(trace.ranks)
-    domains = trace.clock_domain
+def _align_sessions(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tuple[Alignment, Matching | None]:
+    """Align the sessions; also return the matching that confirmed a common clock, if one did."""
+    domains = trace.clock_domain.tolist()
     exact = all(precision == "exact" for precision in trace.domain_precision)
-    if (len(set(domains.tolist())) == 1 or exact) and _share_matched(calls, naming) >= FEWEST_MATCHED:
-        clock = "session" if len(set(domains.tolist())) == 1 else "boot"
-        return Alignment((None,) * n_ranks, clock, None, ())
-    units = domains.tolist() if len(set(domains.tolist())) > 1 and not exact else list(range(n_ranks))
-    return _fit_units(calls, naming, units)
+    if len(set(domains)) == 1 or exact:
+        matching = match_all(calls, naming)
+        if not matching.calls or matching.matched_calls >= FEWEST_MATCHED * matching.calls:
+            clock = "session" if len(set(domains)) == 1 else "boot"
+            return Alignment((None,) * len(trace.ranks), clock, None, ()), matching
+    units = domains if len(set(domains)) > 1 and not exact else list(range(len(trace.ranks)))
+    return _fit_units(calls, naming, units), None
 
 
-def _gpu_offsets(calls: Sequence[CallTable], naming: Naming) -> list[int]:
+def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
     """Estimate how far each GPU's stamps lie from the others' on one clock, ns; zero where that explains nothing.
 
     Ends that lie apart by a constant are late exits or a clock that is ahead. Set back, the clock's times make the
     transfers scatter less; a late exit's would make them scatter more.
     """
-    offsets = [0] * len(calls)
-    channels = [part for whole in form_channels(calls, naming) for part in split_by_place(whole)]
-    for channel in sorted(channels, key=lambda item: -sum(len(member) for member in item.calls)):
-        sets, _ = match_channel(channel)
-        if len(sets) != 1 or len(sets[0].ranks) < max(3, len(calls)):
+    offsets = [0] * n_ranks
+    pairs = zip(matching.channels, matching.found, strict=True)
+    for _, sets in sorted(pairs, key=lambda pair: -sum(len(member) for member in pair[0].calls)):
+        if len(sets) != 1 or len(sets[0].ranks) < max(3, n_ranks):
             continue
         meeting = sets[0]
         found = clock_offsets(meeting.end_ns)
@@ -105,19 +100,6 @@ def _add_offset(fit: ClockFit | None, offset_ns: int) -> ClockFit | None:
     if fit is None:
         return ClockFit(offset_ns, 0, 0, 0, None, 0)
     return replace(fit, offset_ns=fit.offset_ns + offset_ns)
-
-
-def _share_matched(calls: Sequence[CallTable], naming: Naming) -> float:
-    matched = total = 0
-    for channel in (part for whole in form_channels(calls, naming) for part in split_by_place(whole)):
-        if len(channel.calls) < 2:
-            continue
-        sets, refusal = match_channel(channel)
-        if refusal is not None and refusal.is_local:
-            continue
-        matched += sum(item.arrival_ns.size for item in sets)
-        total += sum(len(member) for member in channel.calls)
-    return matched / total if total else 1.0
 
 
 def _fit_units(calls: Sequence[CallTable], naming: Naming, units: list[int]) -> Alignment:
@@ -179,6 +161,10 @@ def _ends(calls: CallTable, channel: int) -> IntArray | None:
     """Return the sorted ends of a rank's calls on a channel."""
     ends = [value.end_ns for (name, _), value in calls.items() if name == channel]
     return np.sort(np.concatenate(ends)) if ends else None
+
+
+def _shift_all(calls: Sequence[CallTable], fits: Sequence[ClockFit | None]) -> list[CallTable]:
+    return [shift_calls(mine, fit) for mine, fit in zip(calls, fits, strict=True)]
 
 
 def shift_calls(calls: CallTable, fit: ClockFit | None) -> CallTable:

@@ -227,7 +227,7 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
     if not sets:
         return [], Refusal(channel.name, "no call overlaps a call of another rank")
     meeting = [item for item in sets if item.waits.mean() >= 0.5]
-    if not meeting:
+    if not meeting or _waits_for_none([(item.arrival_ns, item.end_ns) for item in meeting]):
         return [], Refusal(channel.name, "its calls do not wait for other ranks", is_local=True)
     return meeting, None
 
@@ -236,16 +236,42 @@ def _is_local(calls: Sequence[Calls]) -> bool:
     """Tell whether each rank's calls take their own time, whatever the others do (a send that does not wait)."""
     index = _match_rows(calls)
     complete = index[(index >= 0).all(axis=1)]
-    if len(complete) < FEWEST_AT_PLACE:
-        return False
     arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
     end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
-    wait = (arrival.max(axis=1, keepdims=True) - arrival).astype(np.float64)
-    duration = (end - arrival).astype(np.float64)
-    duration = np.minimum(duration, np.quantile(duration, 0.99))
-    reach = wait - wait.mean(axis=0)
-    power = float((reach**2).sum())
-    return power > 0 and float((reach * (duration - duration.mean(axis=0))).sum()) < LOCAL_SLOPE * power
+    return _waits_for_none([(arrival, end)])
+
+
+def _waits_for_none(groups: Sequence[tuple[IntArray, IntArray]]) -> bool:
+    """Tell whether calls last no longer the earlier they come: the slope of duration on wait, over all groups.
+
+    Where it cannot be told, the calls are taken to wait.
+
+    Args:
+        groups: arrivals and ends, each `(n_meetings, n_members)`.
+    """
+    power = product = rest = 0.0
+    count = 0
+    for arrival, end in groups:
+        if len(arrival) < FEWEST_AT_PLACE:
+            continue
+        wait = _without_extremes((arrival.max(axis=1, keepdims=True) - arrival).astype(np.float64))
+        duration = _without_extremes((end - arrival).astype(np.float64))
+        power += float((wait**2).sum())
+        product += float((wait * duration).sum())
+        rest += float((duration**2).sum())
+        count += wait.size
+    if power <= 0:
+        return False
+    slope = product / power
+    error = np.sqrt(max(rest - product**2 / power, 0.0) / power / count)
+    return bool(slope + 3 * error < LOCAL_SLOPE)
+
+
+def _without_extremes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Centre each column and clip its outermost hundredth."""
+    low, high = np.quantile(values, [0.01, 0.99], axis=0)
+    clipped = np.clip(values, low, high)
+    return np.asarray(clipped - clipped.mean(axis=0))
 
 
 def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
@@ -367,11 +393,12 @@ def _match_rows(members: Sequence[Calls]) -> IntArray:
     reference = members[lead]
     index = np.full((len(reference), len(members)), -1, np.int64)
     index[:, lead] = np.arange(len(reference))
+    reference_ends = _ascending(reference.end_ns)
     for position, member in enumerate(members):
         if position == lead:
             continue
         partner, _ = nearest(_ascending(member.end_ns), reference.end_ns)
-        back, _ = nearest(_ascending(reference.end_ns), member.end_ns)
+        back, _ = nearest(reference_ends, member.end_ns)
         mutual = back[partner] == np.arange(len(reference))
         partner = np.where(mutual & _overlap(reference, member, partner), partner, -1)
         index[:, position] = _mend_runs(reference, member, partner)
@@ -405,6 +432,8 @@ def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:
     if len(found) < RUN:
         return partner
     shift = partner[found] - found
+    if len(found) == len(partner) and (shift == shift[0]).all():
+        return partner
     padded = np.concatenate([np.repeat(shift[:1], RUN // 2), shift, np.repeat(shift[-1:], RUN // 2)])
     local = np.median(np.lib.stride_tricks.sliding_window_view(padded, RUN), axis=1).astype(np.int64)
     kept = found[shift == local]

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.lanes import FAMILY_CODE
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
 
@@ -31,15 +30,14 @@ class Participation:
     """One rank's meetings in order: which set and row each belongs to, and the meeting's times.
 
     Attributes:
-        set_id, row: `(n,)` index of the MeetingSet and of the meeting in it.
+        set_id: `(n,)` index of the MeetingSet.
         arrival_ns, end_ns: `(n,)` the rank's own.
         last_ns: `(n,)` last arrival of the group.
         shared_end_ns: `(n,)` median end of the group.
         waits: `(n,)` whether the rank's call lasts until the last arrival.
     """
 
-    set_id: IntArray
-    row: IntArray
+    set_id: np.ndarray[Any, np.dtype[np.int32]]
     arrival_ns: IntArray
     end_ns: IntArray
     last_ns: IntArray
@@ -117,8 +115,7 @@ def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Par
         for member, rank in enumerate(meeting.ranks):
             parts[rank].append(
                 (
-                    np.full(n, set_id),
-                    np.arange(n),
+                    np.full(n, set_id, np.int32),
                     meeting.arrival_ns[:, member],
                     meeting.end_ns[:, member],
                     last,
@@ -130,10 +127,10 @@ def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Par
     for mine in parts:
         if not mine:
             empty = np.empty(0, np.int64)
-            result.append(Participation(empty, empty, empty, empty, empty, empty, np.empty(0, bool)))
+            result.append(Participation(np.empty(0, np.int32), empty, empty, empty, empty, np.empty(0, bool)))
             continue
         columns = [np.concatenate(column) for column in zip(*mine, strict=True)]
-        order = np.lexsort((columns[3], columns[2]))
+        order = np.lexsort((columns[2], columns[1]))
         result.append(Participation(*(column[order] for column in columns)))
     return result
 
@@ -172,6 +169,7 @@ def build_grids(
     stop = np.stack([where[first[1:] - 1] + 1 for where in position], axis=1)
     kinds: dict[tuple[object, ...], list[int]] = {}
     length = stop - begin
+    phases = _name_phases(segments, begin, stop)
     for step in range(len(first) - 1):
         if (length[step] != length[step, 0]).any() or length[step, 0] <= 0:
             kinds.setdefault(("broken",), []).append(step)
@@ -180,8 +178,8 @@ def build_grids(
             participations[rank].set_id[begin[step, rank] : stop[step, rank]].tobytes()
             for rank in range(len(participations))
         )
-        content = segments[0].counts[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
-        kinds.setdefault((*signature, content, _phase(segments, begin[step], stop[step])), []).append(step)
+        content = segments[0].content[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
+        kinds.setdefault((*signature, content, phases[step]), []).append(step)
     grids = []
     left_out = 0
     for signature, steps in kinds.items():
@@ -195,13 +193,23 @@ def build_grids(
     return grids, left_out
 
 
-def _phase(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> str:
-    """Name a step after the attention kernels in it."""
-    prefill = decode = graph = 0
-    for member, low, high in zip(segments, begin, stop, strict=True):
-        prefill += int(member.prefill[low:high].sum())
-        decode += int(member.decode[low:high].sum())
-        graph += int(member.in_graph[low:high].sum())
+def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[str]:
+    """Name every step after the attention kernels in it."""
+    totals = []
+    for name in ("prefill", "decode", "in_graph"):
+        total = np.zeros(len(begin), np.int64)
+        for rank, member in enumerate(segments):
+            total += _count_within(getattr(member, name), begin[:, rank], stop[:, rank])
+        totals.append(total.tolist())
+    return [_phase(*counts) for counts in zip(*totals, strict=True)]
+
+
+def _count_within(counts: np.ndarray[Any, np.dtype[np.int32]], begin: IntArray, stop: IntArray) -> IntArray:
+    total = np.concatenate([[0], np.cumsum(counts)])
+    return np.asarray(total[np.maximum(stop, begin)] - total[begin])
+
+
+def _phase(prefill: int, decode: int, graph: int) -> str:
     if prefill and (decode or graph):
         return "mixed"
     if prefill:
@@ -245,7 +253,7 @@ def _fill(
         group[:, rank] = part.set_id[index[0]]
         _fill_components(components, arrays["segment"][:, :, rank], own, index, rank)
         if rank == 0:
-            start_ns, end_ns = part.shared_end_ns[before], part.shared_end_ns[index[:, -1]]
+            start_ns, end_ns = (part.shared_end_ns[before], part.shared_end_ns[index[:, -1]])
     layer, side = _find_layers(components)
     return StepGrid(
         kind,
@@ -273,10 +281,8 @@ def _fill_components(
     components: dict[str, IntArray], segment: IntArray, own: Segments, index: IntArray, rank: int
 ) -> None:
     """Split a rank's segments; what overlaps a meeting or another lane is taken off `rest` first, then off `other`."""
-    attention = own.busy_ns[index, FAMILY_CODE["attention"]] + own.busy_ns[index, FAMILY_CODE["kv_write"]]
-    expert = own.busy_ns[index, FAMILY_CODE["moe_expert"]]
-    probe = own.probe_ns[index]
-    other = own.busy_ns[index].sum(axis=2) - attention - expert - probe
+    attention, expert, probe = (own.attention_ns[index], own.expert_ns[index], own.probe_ns[index])
+    other = own.work_ns[index] - attention - expert - probe
     host = np.minimum(own.host_ns[index], np.maximum(segment - attention - expert - probe - other, 0))
     components["attention"][:, :, rank] = attention
     components["expert"][:, :, rank] = expert

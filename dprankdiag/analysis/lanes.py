@@ -6,7 +6,6 @@ A lane is a view of one rank's rows, made when needed, so that a large trace is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from dprankdiag.analysis.intervals import running_end
 from dprankdiag.catalog.kernels import FAMILIES, KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
-from dprankdiag.model.schema import ABSENT_NS, Columns
 from dprankdiag.model.sources import Names, Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -141,84 +139,27 @@ def name_ranges(names: Names, catalog: RangeCatalog) -> tuple[Naming, np.ndarray
     return naming, np.array(is_step, bool)
 
 
-def kernel_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:
-    """Yield the lane of each rank from its kernels, copies and whole-graph replays."""
-    kernels = trace.tables["kernels"]
-    bounds = np.searchsorted(kernels["rank"], np.arange(len(trace.ranks) + 1))
-    for rank in range(len(trace.ranks)):
-        rows = slice(int(bounds[rank]), int(bounds[rank + 1]))
-        parts = _kernel_rows(kernels, rows, naming, max(1, len(trace.names.shapes)))
-        has_launches = bool(np.any(parts["launch_ns"] != ABSENT_NS))
-        copies = trace.tables["copies"]
-        parts = _merge_rows(parts, copies, copies["rank"] == rank, MEMORY, -1)
-        if GRAPH_REPLAY in naming.channels:
-            replays = trace.tables["graph_replays"]
-            channel = naming.channels.index(GRAPH_REPLAY)
-            parts = _merge_rows(parts, replays, replays["rank"] == rank, FAMILY_CODE["collective"], channel)
-        if not has_launches:
-            parts["launch_ns"] = None
-        yield Lane(**parts)
-
-
-def _kernel_rows(kernels: Columns, rows: slice, naming: Naming, n_shapes: int) -> dict[str, Any]:
-    name = kernels["name_id"][rows]
-    return {
-        "start_ns": kernels["start_ns"][rows],
-        "end_ns": kernels["end_ns"][rows],
-        "stream": kernels["stream"][rows],
-        "family": naming.family[name],
-        "key": name.astype(np.int64) * n_shapes + kernels["shape_id"][rows],
-        "channel": naming.channel[name],
-        "launch_ns": kernels["launch_ns"][rows],
-        "in_graph": kernels["in_graph"][rows],
-        "phase": naming.phase[name],
-    }
-
-
-def _merge_rows(
-    parts: dict[str, Any], columns: Columns, mine: np.ndarray[Any, np.dtype[np.bool_]], family: int, channel: int
-) -> dict[str, Any]:
-    """Merge rows of another table, all of one family and channel, into a lane's rows by start."""
-    count = int(mine.sum())
-    if not count:
-        return parts
-    extra: dict[str, Any] = {
-        "start_ns": columns["start_ns"][mine],
-        "end_ns": columns["end_ns"][mine],
-        "stream": columns["stream"][mine],
-        "family": np.full(count, family, np.int8),
-        "key": np.full(count, -1, np.int64),
-        "channel": np.full(count, channel, np.int32),
-        "launch_ns": columns["launch_ns"][mine] if "launch_ns" in columns else np.full(count, ABSENT_NS, np.int64),
-        "in_graph": np.zeros(count, bool),
-        "phase": np.zeros(count, np.int8),
-    }
-    order = np.argsort(np.concatenate([parts["start_ns"], extra["start_ns"]]), kind="stable")
-    return {field: np.concatenate([parts[field], extra[field]])[order] for field in parts}
-
-
-def range_lanes(trace: Trace, naming: Naming) -> Iterator[Lane]:
-    """Yield the lane of each rank from annotated ranges: meetings and the ranges whose family is known.
+def range_lane(trace: Trace, naming: Naming, rank: int) -> Lane:
+    """Make the lane of a rank from annotated ranges: meetings and the ranges whose family is known.
 
     Time outside such ranges is host time by nature, so every row counts as launched when it starts.
     """
     ranges = trace.tables["ranges"]
     family = naming.family[ranges["name_id"]] if len(naming.family) else np.empty(0, np.int8)
-    for rank in range(len(trace.ranks)):
-        rows = np.flatnonzero((ranges["rank"] == rank) & (family >= 0) & ~ranges["is_open"])
-        name = ranges["name_id"][rows]
-        start = ranges["start_ns"][rows]
-        yield Lane(
-            start,
-            ranges["end_ns"][rows],
-            ranges["thread"][rows],
-            family[rows],
-            np.full(len(rows), -1, np.int64),
-            naming.channel[name],
-            start,
-            np.zeros(len(rows), bool),
-            np.zeros(len(rows), np.int8),
-        )
+    rows = np.flatnonzero((ranges["rank"] == rank) & (family >= 0) & ~ranges["is_open"])
+    name = ranges["name_id"][rows]
+    start = ranges["start_ns"][rows]
+    return Lane(
+        start,
+        ranges["end_ns"][rows],
+        ranges["thread"][rows],
+        family[rows],
+        np.full(len(rows), -1, np.int64),
+        naming.channel[name],
+        start,
+        np.zeros(len(rows), bool),
+        np.zeros(len(rows), np.int8),
+    )
 
 
 def _base_name(demangled: str) -> str:

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_calls, shift_lane
-from dprankdiag.analysis.collectives import (
-    MeetingSet,
-    Refusal,
-    extract_calls,
-    form_channels,
-    match_channel,
-    split_by_place,
-)
+from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
+from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
 from dprankdiag.analysis.inference import infer_channels
-from dprankdiag.analysis.lanes import (
-    Lane,
-    Naming,
-    add_replays,
-    kernel_lanes,
-    name_kernels,
-    name_ranges,
-    range_lanes,
-)
+from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
 from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
+from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.analysis.steps import cut_steps
 from dprankdiag.catalog.batches import parse_batch
@@ -77,7 +64,10 @@ class Observed:
 
 
 def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCatalog) -> Observed:
-    """Analyse a trace up to the point where causes can be judged."""
+    """Analyse a trace up to the point where causes can be judged.
+
+    Takes the kernels over: the trace holds none afterwards.
+    """
     has_kernels = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
@@ -88,47 +78,40 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         is_step = np.zeros(0, bool)
     else:
         naming, is_step = name_ranges(trace.names, range_catalog)
-
-    def lanes() -> Iterator[Lane]:
-        return kernel_lanes(trace, naming) if has_kernels else range_lanes(trace, naming)
-
-    calls = []
-    keys: list[KeyTimes] = []
-    for rank, lane in enumerate(lanes()):
+    shelf = KernelShelf(trace, naming) if has_kernels else None
+    make = shelf.lane if shelf else partial(range_lane, trace, naming)
+    calls, keys = [], []
+    for rank in range(len(trace.ranks)):
+        lane = make(rank)
         calls.append(extract_calls(lane, rank))
         keys.append(measure_keys(lane))
-    alignment = align_clocks(trace, calls, naming)
-    calls = [shift_calls(mine, fit) for mine, fit in zip(calls, alignment.fits, strict=True)]
-    sets: list[MeetingSet] = []
-    refusals: list[Refusal] = []
-    total = 0
-    for channel in (part for whole in form_channels(calls, naming) for part in split_by_place(whole)):
-        found, refusal = match_channel(channel)
-        sets += found
-        refusals += [refusal] if refusal else []
-        if len(channel.calls) > 1 and not (refusal and refusal.is_local):
-            total += sum(len(member) for member in channel.calls)
+        del lane  # before the next one is made: a lane is long
+    has_calls = any(calls)
+    alignment, matching = align_clocks(trace, calls, naming)
+    sets, refusals, n_calls = matching.sets, matching.refusals, matching.calls
+    del calls, matching  # they hold every call, and the sets have what matters
     marks = _step_marks(trace, is_step)
-    groups, left_out = _build_groups(trace, naming, sets, keys, alignment, lanes, marks, has_kernels)
+    spend = shelf.spend if shelf else make
+    groups, left_out = _build_groups(trace, naming, sets, keys, alignment, spend, marks, has_kernels)
     return Observed(
         tuple(groups),
         alignment,
-        tuple(refusals),
+        refusals,
         sum(len(item.arrival_ns) for item in sets),
-        total,
+        n_calls,
         sum(item.arrival_ns.size for item in sets),
         left_out,
-        () if groups else tuple(_explain_nothing(trace, calls, sets, alignment, has_kernels)),
+        () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
     )
 
 
 def _build_groups(
     trace: Trace,
     naming: Naming,
-    sets: list[MeetingSet],
+    sets: Sequence[MeetingSet],
     keys: Sequence[KeyTimes],
     alignment: Alignment,
-    lanes: Callable[[], Iterator[Lane]],
+    spend: Callable[[int], Lane],
     marks: Sequence[IntArray],
     has_kernels: bool,
 ) -> tuple[list[Observations], int]:
@@ -139,11 +122,11 @@ def _build_groups(
     probe_keys = {ranks: choose_probes([keys[rank] for rank in ranks], naming, trace.names) for ranks in components}
     owner = {rank: ranks for ranks in components for rank in ranks}
     segments: dict[int, Segments] = {}
-    for rank, lane in enumerate(lanes()):
-        if rank in owner:
-            part = participations[rank]
-            lane = shift_lane(lane, alignment.fits[rank])
-            segments[rank] = cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys[owner[rank]].keys)
+    for rank, ranks in owner.items():
+        part = participations[rank]
+        segments[rank] = cut_segments(
+            shift_lane(spend(rank), alignment.fits[rank]), part.arrival_ns, part.end_ns, probe_keys[ranks].keys
+        )
     groups, left_out = [], 0
     for ranks in components:
         world = find_world(sets, ranks)
@@ -307,13 +290,13 @@ def _step_marks(trace: Trace, is_step: np.ndarray[Any, np.dtype[np.bool_]]) -> l
 
 
 def _explain_nothing(
-    trace: Trace, calls: Sequence[dict[Any, Any]], sets: Sequence[MeetingSet], alignment: Alignment, has_kernels: bool
+    trace: Trace, has_calls: bool, sets: Sequence[MeetingSet], alignment: Alignment, has_kernels: bool
 ) -> Iterator[str]:
     if not trace.ranks:
         yield "the recording holds neither GPU kernels nor annotated ranges of any process"
     elif len(trace.ranks) == 1:
         yield "only one rank was recorded: lateness shows only between ranks"
-    if trace.ranks and not any(calls):
+    if trace.ranks and not has_calls:
         what = "collective kernels" if has_kernels else "collective ranges"
         yield f"no {what} were found, so the ranks cannot be seen to wait for each other"
     elif len(trace.ranks) > 1 and alignment.unaligned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,8 +13,15 @@ from dprankdiag.model.schema import ABSENT_NS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+CountArray = np.ndarray[Any, np.dtype[np.int32]]
 
 COMMUNICATION_CODES = np.array(sorted(FAMILY_CODE[name] for name in COMMUNICATION))
+IS_WORK: BoolArray = ~np.isin(np.arange(N_FAMILIES), COMMUNICATION_CODES)
+_CONTENT = np.cumprod(np.full(N_FAMILIES, 0x9E3779B97F4A7C15, np.uint64)).view(np.int64)
+"""A weight a family: what a segment holds becomes one number, and that of several segments together is their sum."""
+
+_DENSE_KEYS = 8
+"""Keys are counted in a plain table while it has at most so many places a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +30,28 @@ class Segments:
 
     Attributes:
         arrival_ns, end_ns: `(n,)` of the meeting that closes the segment.
-        busy_ns: `(n, n_families)` work, each instant counted once.
-        probe_ns: `(n,)` part of it in kernels of equal work on all ranks.
-        idle_ns: `(n,)` time in which nothing ran.
-        host_ns: `(n,)` part of the idle time before the next launch had returned; all zero without launch times.
-        counts: `(n, n_families)` rows.
+        attention_ns, expert_ns, work_ns: `(n,)` attention and KV writes, expert GEMMs, and work of all families, each
+            instant counted once.
+        probe_ns: `(n,)` part of the work in kernels of equal work on all ranks.
+        host_ns: `(n,)` idle time before the next launch had returned; all zero without launch times.
+        content: `(n,)` equal for segments that hold equally many rows of each family; sums over several segments.
+        sampled: `(n,)` sampling rows.
         prefill, decode: `(n,)` attention rows of that phase.
         in_graph: `(n,)` rows launched by a CUDA graph.
     """
 
     arrival_ns: IntArray
     end_ns: IntArray
-    busy_ns: IntArray
+    attention_ns: IntArray
+    expert_ns: IntArray
+    work_ns: IntArray
     probe_ns: IntArray
-    idle_ns: IntArray
     host_ns: IntArray
-    counts: np.ndarray[Any, np.dtype[np.int32]]
-    prefill: np.ndarray[Any, np.dtype[np.int32]]
-    decode: np.ndarray[Any, np.dtype[np.int32]]
-    in_graph: np.ndarray[Any, np.dtype[np.int32]]
+    content: IntArray
+    sampled: CountArray
+    prefill: CountArray
+    decode: CountArray
+    in_graph: CountArray
     has_launches: bool
 
 
@@ -57,12 +67,28 @@ class KeyTimes:
 
 def measure_keys(lane: Lane) -> KeyTimes:
     """Sum a lane's work kernels by key."""
-    work = ~np.isin(lane.family, COMMUNICATION_CODES) & (lane.key >= 0)
-    own = exclusive_time(lane.start_ns, lane.end_ns, lane.same_stream_ready())[work]
-    key, first, inverse = np.unique(lane.key[work], return_index=True, return_inverse=True)
-    total = np.zeros(len(key), np.int64)
-    np.add.at(total, inverse, own)
-    return KeyTimes(key, np.bincount(inverse, minlength=len(key)), total, lane.family[work][first])
+    own = exclusive_time(lane.start_ns, lane.end_ns, lane.same_stream_ready())
+    work = IS_WORK[lane.family] & (lane.key >= 0)
+    keys = lane.key[work]
+    if not len(keys) or int(keys.max()) > _DENSE_KEYS * len(keys):
+        key, inverse = np.unique(keys, return_inverse=True)
+    else:
+        key, inverse = _number_densely(keys)
+    family = np.zeros(len(key), np.int8)
+    family[inverse] = lane.family[work]
+    return KeyTimes(key, np.bincount(inverse, minlength=len(key)), _sum_by(inverse, own[work], len(key)), family)
+
+
+def _number_densely(keys: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct values, sorted, and the position of each value among them."""
+    used = np.zeros(int(keys.max()) + 1, bool)
+    used[keys] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[keys]
+
+
+def _sum_by(index: IntArray, values_ns: IntArray, n: int) -> IntArray:
+    """Sum values by index. Doubles are exact here: no sum reaches 2^53 ns, 104 days."""
+    return np.bincount(index, values_ns, minlength=n).astype(np.int64)
 
 
 def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys: IntArray) -> Segments:
@@ -75,60 +101,65 @@ def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys:
         arrival_ns, end_ns: `(n,)` the rank's meetings, sorted by arrival, on the lane's clock.
         probe_keys: sorted keys of equal work.
     """
-    n = len(arrival_ns)
-    is_work = ~np.isin(lane.family, COMMUNICATION_CODES)
-    ready = lane.same_stream_ready()
-    work = np.flatnonzero(is_work)
-    begin = np.maximum(lane.start_ns[work], ready[work])
-    begin = np.maximum(begin, running_end(lane.end_ns[work]))
-    busy = np.maximum(lane.end_ns[work] - begin, 0)
-    where = np.searchsorted(arrival_ns, begin, side="right")
-    inside = where < n
-    work, busy, where = work[inside], busy[inside], where[inside]
-    family = lane.family[work]
-
-    busy_ns = np.zeros((n, N_FAMILIES), np.int64)
-    counts = np.zeros((n, N_FAMILIES), np.int32)
-    np.add.at(busy_ns.reshape(-1), where * N_FAMILIES + family, busy)
-    np.add.at(counts.reshape(-1), where * N_FAMILIES + family, 1)
-    probe_ns = np.zeros(n, np.int64)
-    if len(probe_keys):
-        slot = np.minimum(np.searchsorted(probe_keys, lane.key[work]), len(probe_keys) - 1)
-        is_probe = probe_keys[slot] == lane.key[work]
-        np.add.at(probe_ns, where[is_probe], busy[is_probe])
-    idle_ns, host_ns = _measure_idle(lane, arrival_ns, end_ns)
+    host_ns = _measure_host(lane, arrival_ns)
+    work = np.flatnonzero(IS_WORK[lane.family])
+    own_end = lane.end_ns[work]
+    begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
+    busy = np.maximum(own_end - begin, 0)
+    del own_end
+    if len(begin) and not (begin[1:] >= begin[:-1]).all():
+        order = np.argsort(begin, kind="stable")
+        work, begin, busy = work[order], begin[order], busy[order]
+    edges = _find_edges(begin, arrival_ns, "left")
+    del begin
+    family, phase = lane.family[work], lane.phase[work]
+    is_attention = (family == FAMILY_CODE["attention"]) | (family == FAMILY_CODE["kv_write"])
     return Segments(
         arrival_ns,
         end_ns,
-        busy_ns,
-        probe_ns,
-        idle_ns,
+        _sum_between(busy * is_attention, edges),
+        _sum_between(busy * (family == FAMILY_CODE["moe_expert"]), edges),
+        _sum_between(busy, edges),
+        _sum_between(busy * _is_among(lane.key[work], probe_keys), edges),
         host_ns,
-        counts,
-        _count(where, lane.phase[work] == 1, n),
-        _count(where, lane.phase[work] == 2, n),
-        _count(where, lane.in_graph[work], n),
+        _sum_between(_CONTENT[family], edges),
+        _count_between(family == FAMILY_CODE["sampling"], edges),
+        _count_between(phase == 1, edges),
+        _count_between(phase == 2, edges),
+        _count_between(lane.in_graph[work], edges),
         lane.launch_ns is not None,
     )
 
 
-def _measure_idle(lane: Lane, arrival_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Sum the gaps before each row, and the part of each gap in which its launch call had not returned."""
-    n = len(arrival_ns)
-    idle_ns, host_ns = np.zeros(n, np.int64), np.zeros(n, np.int64)
+def _measure_host(lane: Lane, arrival_ns: IntArray) -> IntArray:
+    """Sum, over the gaps in which nothing runs, the part in which the next row's launch call had not returned."""
+    if lane.launch_ns is None or not len(lane.start_ns):
+        return np.zeros(len(arrival_ns), np.int64)
     ready = running_end(lane.end_ns)
-    known = ready != ABSENT_NS
-    gap = np.where(known, np.maximum(lane.start_ns - np.where(known, ready, 0), 0), 0)
-    rows = np.flatnonzero(gap > 0)
-    where = np.searchsorted(arrival_ns, lane.start_ns[rows], side="left")
-    rows, where = rows[where < n], where[where < n]
-    np.add.at(idle_ns, where, gap[rows])
-    if lane.launch_ns is not None:
-        launch = lane.launch_ns[rows]
-        late = np.where(launch == ABSENT_NS, 0, np.clip(launch - ready[rows], 0, gap[rows]))
-        np.add.at(host_ns, where, late)
-    return idle_ns, host_ns
+    ready[0] = lane.start_ns[0]
+    late = np.minimum(lane.launch_ns, lane.start_ns) - ready
+    late[(lane.launch_ns == ABSENT_NS) | (late < 0)] = 0
+    return _sum_between(late, _find_edges(lane.start_ns, arrival_ns, "right"))
 
 
-def _count(where: IntArray, chosen: BoolArray, n: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.bincount(where[chosen], minlength=n)[:n].astype(np.int32)
+def _is_among(keys: IntArray, wanted: IntArray) -> BoolArray:
+    """Tell which keys are among sorted ones."""
+    if not len(wanted):
+        return np.zeros(len(keys), bool)
+    return np.asarray(wanted[np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)] == keys)
+
+
+def _find_edges(times_ns: IntArray, arrival_ns: IntArray, side: Literal["left", "right"]) -> IntArray:
+    """Find where each segment's rows begin among sorted times; the last entry closes the last segment."""
+    return np.concatenate([[0], np.searchsorted(times_ns, arrival_ns, side=side)])
+
+
+def _sum_between(values: IntArray, edges: IntArray) -> IntArray:
+    total = np.empty(len(values) + 1, np.int64)
+    total[0] = 0
+    np.cumsum(values, out=total[1:])
+    return np.diff(total[edges])
+
+
+def _count_between(chosen: BoolArray, edges: IntArray) -> CountArray:
+    return np.diff(np.searchsorted(np.flatnonzero(chosen), edges)).astype(np.int32)

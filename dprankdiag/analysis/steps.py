@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.lanes import FAMILY_CODE
 from dprankdiag.analysis.segments import Segments
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
-SAMPLING = FAMILY_CODE["sampling"]
 REGULAR = 0.6
 """Share of step lengths (in meetings) that must be the commonest one for a mark to count as a step border."""
 
@@ -50,13 +48,14 @@ def cut_steps(
         marks_ns: for each member the starts of ranges that announce a step; empty arrays where there are none.
     """
     n = len(world_end_ns)
-    for basis, border in (
-        ("marker", _marked(segments, position, marks_ns)),
-        ("sampling", _sampled(segments, position)),
-        ("structure", _recurring(segments, position)),
-        ("gap", _gaps(world_start_ns, world_end_ns)),
-    ):
-        first = np.flatnonzero(border)
+    ways: tuple[tuple[str, Callable[[], BoolArray]], ...] = (
+        ("marker", lambda: _marked(segments, position, marks_ns)),
+        ("sampling", lambda: _sampled(segments, position)),
+        ("structure", lambda: _recurring(segments, position)),
+        ("gap", lambda: _gaps(world_start_ns, world_end_ns)),
+    )
+    for basis, mark_borders in ways:
+        first = np.flatnonzero(mark_borders())
         if _is_regular(first, basis):
             return Cut(first[first > 0], basis)
     return Cut(np.arange(1, n + 1), "meeting")
@@ -92,7 +91,7 @@ def _sampled(segments: Sequence[Segments], position: Sequence[IntArray]) -> Bool
     """Mark meetings before which most members sampled: the previous step's tail lies there."""
     votes = np.zeros(len(position[0]), np.int64)
     for member, where in zip(segments, position, strict=True):
-        total = np.concatenate([[0], np.cumsum(member.counts[:, SAMPLING])])
+        total = np.concatenate([[0], np.cumsum(member.sampled)])
         votes += np.diff(total[where + 1], prepend=0) > 0
     border = 2 * votes > len(segments)
     # A sampler in every layer is a router by another name, no step border.
@@ -101,10 +100,8 @@ def _sampled(segments: Sequence[Segments], position: Sequence[IntArray]) -> Bool
 
 def _recurring(segments: Sequence[Segments], position: Sequence[IntArray]) -> BoolArray:
     """Mark the rarest kind of segment that comes back at regular distance: what is done once a step."""
-    counts = segments[0].counts
-    total = np.concatenate([np.zeros((1, counts.shape[1]), np.int64), np.cumsum(counts, axis=0, dtype=np.int64)])
-    between = np.diff(total[position[0] + 1], axis=0, prepend=np.zeros((1, counts.shape[1]), np.int64))
-    _, kind = np.unique(between, axis=0, return_inverse=True)
+    total = np.concatenate([[0], np.cumsum(segments[0].content)])
+    _, kind = np.unique(np.diff(total[position[0] + 1], prepend=0), return_inverse=True)
     best = np.zeros(len(kind), bool)
     longest = 2.0
     for value, count in Counter(kind.tolist()).items():

@@ -83,6 +83,8 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
     inputs = read_inputs(paths, progress)
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
+    unusable = inputs.unusable
+    del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
     groups: list[Observations] = []
     causes = load_causes()
@@ -99,7 +101,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
         groups += observed.groups
-    return Outcome(join_diagnoses(diagnoses, inputs.unusable), tabulate(groups))
+    return Outcome(join_diagnoses(diagnoses, unusable), tabulate(groups))
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,18 @@ def change(paths: Iterable[Path], *statements: str) -> None:
             for statement in statements:
                 database.execute(statement)
             database.commit()
+
+
+def lose_rows(path: Path, share: float, seed: int, *, of_meetings: bool) -> None:
+    """Delete a random share of an export's collective kernels, or of its other kernels."""
+    with closing(sqlite3.connect(path)) as database:
+        which = "IN" if of_meetings else "NOT IN"
+        names = "SELECT id FROM StringIds WHERE value LIKE '%nccl%'"
+        found = database.execute(f"SELECT rowid FROM {KERNELS} WHERE shortName {which} ({names})").fetchall()
+        lost = np.random.default_rng(seed).random(len(found)) < share
+        chosen = [row for row, is_lost in zip(found, lost, strict=True) if is_lost]
+        database.executemany(f"DELETE FROM {KERNELS} WHERE rowid = ?", chosen)
+        database.commit()
 
 
 def list_timed(path: Path) -> dict[str, list[str]]:
