@@ -23,11 +23,13 @@ class Action:
     Attributes:
         key: stable name of the action, unique within its cause.
         source: the release, report or tool the action rests on.
+        cures: it removes the cause; else it only looks closer.
     """
 
     key: str
     text: str
     source: str
+    cures: bool = True
 
 
 @dataclass(frozen=True, slots=True)

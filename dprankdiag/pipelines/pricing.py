@@ -201,10 +201,11 @@ def _summarise(claim: Claim, lost: FloatArray, ratio: float, steps: int) -> str:
 def _remedies(
     causes: Mapping[str, Cause], key: str, gain: float | None, interval: Interval | None, basis: str
 ) -> tuple[Remedy, ...]:
-    """List the catalogue's actions; the replayed gain belongs to the first, which removes the cause."""
+    """List the catalogue's actions; the replayed gain belongs to the first that removes the cause."""
     remedies = []
-    for number, action in enumerate(causes[key].remedies):
-        first = number == 0 and gain is not None
+    cure = next((action for action in causes[key].remedies if action.cures), None)
+    for action in causes[key].remedies:
+        first = action is cure and gain is not None
         remedies.append(
             Remedy(
                 action.key,

@@ -172,3 +172,12 @@ def test_places_that_differ_between_the_ranks_leave_a_channel_whole() -> None:
     places = [np.arange(100) % 2, np.arange(100) % 2, (np.arange(100) % 4 == 0).astype(int)]
     whole = channel([calls(k, times[:, k], meet(times)[:, k], place=places[k]) for k in range(3)])
     assert split_by_place(whole) == [whole]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_row_in_fifty_lost_does_not_split_those_who_all_meet(seed: int) -> None:
+    arrival = arrive(90, 4, seed=seed)
+    end = meet(arrival)
+    kept = np.asarray(np.random.default_rng(seed).random(arrival.shape) > 0.02)
+    members = [calls(k, arrival[kept[:, k], k], end[kept[:, k], k]) for k in range(4)]
+    assert choose_partition(members) == [(0, 1, 2, 3)]

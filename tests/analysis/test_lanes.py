@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.lanes import FAMILY_CODE, Naming, kernel_lanes, name_kernels, name_ranges, range_lanes
+from dprankdiag.analysis.lanes import FAMILY_CODE, Naming, add_replays, name_kernels, name_ranges, range_lane
+from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.catalog.kernels import load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.model.schema import ABSENT_NS, Columns
@@ -60,7 +61,8 @@ def test_each_rank_gets_its_own_rows_in_order() -> None:
         [Row("gemm", EPOCH_NS + 3, EPOCH_NS + 4, key=1, launch_ns=EPOCH_NS)],
     ]
     names = [GEMM, GATHER]
-    first, second = kernel_lanes(trace(2, rows, kernel_names=names), name(*names))
+    shelf = KernelShelf(trace(2, rows, kernel_names=names), name(*names))
+    first, second = shelf.lane(0), shelf.lane(1)
     assert first.start_ns.tolist() == [EPOCH_NS, EPOCH_NS + 10]
     assert first.channel.tolist() == [-1, 0]
     assert first.launch_ns is None
@@ -73,7 +75,7 @@ def test_a_key_tells_name_and_launch_shape(shape_id: int) -> None:
     shapes = ((1, 1, 1, 128, 1, 1), (2, 1, 1, 128, 1, 1))
     made = trace(1, [[Row("gemm", 0, 5, key=1)]], kernel_names=[GATHER, GEMM], shapes=shapes)
     made.tables["kernels"]["shape_id"][:] = shape_id
-    (found,) = kernel_lanes(made, name(GATHER, GEMM))
+    found = KernelShelf(made, name(GATHER, GEMM)).lane(0)
     assert found.key.tolist() == [2 + shape_id]
 
 
@@ -89,7 +91,7 @@ def test_copies_lie_between_the_kernels_as_work_without_a_key() -> None:
         "launch_ns": np.array([ABSENT_NS], np.int64),
     }
     made.tables["copies"] = copies
-    (found,) = kernel_lanes(made, name(GEMM))
+    found = KernelShelf(made, name(GEMM)).lane(0)
     assert found.start_ns.tolist() == [0, 10, 30]
     assert found.family.tolist() == [FAMILY_CODE[key] for key in ("gemm", "memory", "gemm")]
     assert found.key.tolist() == [0, -1, 0]
@@ -110,7 +112,30 @@ def test_ranges_that_are_open_or_mean_nothing_are_no_rows() -> None:
         "is_open": np.array([False, False, True]),
     }
     naming, _ = name_ranges(names, load_ranges())
-    (found,) = range_lanes(made, naming)
+    found = range_lane(made, naming, 0)
     assert found.start_ns.tolist() == [0]
     assert found.launch_ns is not None
     assert found.launch_ns.tolist() == [0]
+
+
+def test_a_replay_recorded_as_a_whole_is_a_meeting_of_a_channel_of_its_own() -> None:
+    made = trace(1, [[Row("gemm", 0, 5, key=0)]], kernel_names=[GEMM])
+    made.tables["graph_replays"] = {
+        "rank": np.array([0], np.int16),
+        "stream": np.array([7], np.int32),
+        "start_ns": np.array([10], np.int64),
+        "end_ns": np.array([90], np.int64),
+        "graph_id": np.array([3], np.int64),
+    }
+    naming = add_replays(name(GEMM))
+    found = KernelShelf(made, naming).lane(0)
+    assert found.start_ns.tolist() == [0, 10]
+    assert found.channel.tolist() == [-1, len(naming.channels) - 1]
+    assert found.key.tolist() == [0, -1]
+
+
+def test_rows_that_were_spent_are_gone() -> None:
+    shelf = KernelShelf(trace(1, [[Row("gemm", 0, 5, key=0)]], kernel_names=[GEMM]), name(GEMM))
+    assert len(shelf.spend(0).start_ns) == 1
+    with pytest.raises(KeyError):
+        shelf.lane(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.lanes import FAMILY_CODE, N_FAMILIES
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut, cut_steps
 from tests.analysis.builders import EPOCH_NS, Array
@@ -17,12 +16,11 @@ NO_MARKS = np.empty(0, np.int64)
 
 
 def segments(counts: dict[str, Array], arrival_ns: Array) -> Segments:
-    rows = np.zeros((N, N_FAMILIES), np.int32)
-    for family, count in counts.items():
-        rows[:, FAMILY_CODE[family]] = count
     none, few = np.zeros(N, np.int64), np.zeros(N, np.int32)
-    times = np.zeros((N, N_FAMILIES), np.int64)
-    return Segments(arrival_ns, arrival_ns + 50, times, none, none, none, rows, few, few, few, False)
+    content = sum((count * (1_009 + k) for k, (_, count) in enumerate(sorted(counts.items()))), none)
+    sampled = counts.get("sampling", few).astype(np.int32)
+    times = (none,) * 5
+    return Segments(arrival_ns, arrival_ns + 50, *times, content, sampled, few, few, few, False)
 
 
 def cut(
