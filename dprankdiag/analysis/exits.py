@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import EP_FAMILIES, Skews
 from dprankdiag.analysis.standouts import Standout
@@ -44,8 +45,6 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
     for only_ep, standout in (*((False, item) for item in collective), *((True, item) for item in ep)):
         if only_ep and any(np.array_equal(standout.mask, other.mask) for other in collective):
             continue
-        if not _rows(seen, standout).any():
-            continue
         by_operation = _by_operation(seen, standout)
         peak = max(by_operation.values())
         # A clock does not run ahead in single steps.
@@ -72,31 +71,32 @@ def _verdict(
 
 
 def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:
-    grid = seen.grids[0]
-    rows = _rows(seen, standout)
+    grid = _observed_steps(seen, standout)
     ranks = np.flatnonzero(standout.mask)
     late = {}
     for operation in set(grid.operation):
         positions = [k for k, name in enumerate(grid.operation) if name == operation]
-        late[operation] = float(grid.exit[rows][:, positions][:, :, ranks].mean())
+        late[operation] = float(grid.exit[:, positions][:, :, ranks].mean())
     return late
 
 
-def _rows(seen: Observations, standout: Standout) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.asarray(standout.steps[seen.grid_of == 0])
+def _observed_steps(seen: Observations, standout: Standout) -> StepGrid:
+    """Return the standout's steps of the kind that most of them are of."""
+    counts = [int(seen.select(grid_id, standout.steps).sum()) for grid_id in range(len(seen.grids))]
+    grid_id = int(np.argmax(counts))
+    return seen.grids[grid_id].take(np.flatnonzero(seen.select(grid_id, standout.steps)))
 
 
 def _correlation(seen: Observations, standout: Standout) -> float | None:
     """Correlate the lateness out of a meeting with the expert work that follows it, over steps and layers."""
-    grid = seen.grids[0]
+    grid = _observed_steps(seen, standout)
     expert = grid.components["expert"]
     following = [k for k in range(len(grid.family) - 1) if np.median(expert[:, k + 1]) > 0]
     if not following:
         return None
-    rows = _rows(seen, standout)
     ranks = np.flatnonzero(standout.mask)
-    late = grid.exit[rows][:, following][:, :, ranks].astype(np.float64).ravel()
-    work = expert[rows][:, [k + 1 for k in following]][:, :, ranks].astype(np.float64).ravel()
+    late = grid.exit[:, following][:, :, ranks].astype(np.float64).ravel()
+    work = expert[:, [k + 1 for k in following]][:, :, ranks].astype(np.float64).ravel()
     if late.std() == 0 or work.std() == 0 or len(late) < FEWEST_MEETINGS:
         return None
     return float(np.corrcoef(late, work)[0, 1])
@@ -112,13 +112,12 @@ def _tell_clock_from_exit(seen: Observations, standout: Standout) -> str:
     Returns:
         "exit", "clock" or "open".
     """
-    grid = seen.grids[0]
-    rows = _rows(seen, standout)
-    arrival = grid.wait[rows].max(axis=2, keepdims=True) - grid.wait[rows]
-    offset = np.where(standout.mask, np.median(grid.exit[rows], axis=(0, 1)), 0.0)
+    grid = _observed_steps(seen, standout)
+    arrival = grid.wait.max(axis=2, keepdims=True) - grid.wait
+    offset = np.where(standout.mask, np.median(grid.exit, axis=(0, 1)), 0.0)
     shifted = arrival - offset[None, None, :]
     change = shifted.max(axis=2) - arrival.max(axis=2)
-    as_exit = grid.transfer[rows][:, :, 0].astype(np.float64)
+    as_exit = grid.transfer[:, :, 0].astype(np.float64)
     as_clock = as_exit - change
     exit_scatter = float(np.mean(robust_sd(as_exit, axis=0)))
     clock_scatter = float(np.mean(robust_sd(as_clock, axis=0)))

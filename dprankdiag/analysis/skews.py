@@ -18,7 +18,7 @@ SPEED_PRIOR_SD = 0.008
 """Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
 
 WORK_PRIOR_SD = 0.03
-HOST_PRIOR_SHARE = 0.08
+HOST_PRIOR_SHARE = 0.05
 """Healthy hosts differ in their launch idle by some part of it."""
 
 HOST_PAIR_SHARE = 0.2

@@ -56,7 +56,7 @@ def test_remedies_of_one_key_are_about_one_thing() -> None:
 
 
 KNOWN_FLAGS = {
-    "--baseline", "--cpuctxsw", "--cuda-graph-trace", "--trace-fork-before-exec",
+    "--cpuctxsw", "--cuda-graph-trace", "--trace-fork-before-exec",
     "--enable-dp-attention-local-control-broadcast", "--enable-eplb", "--eplb-config",
     "--expert-distribution-recorder-mode",
     "--load-snapshot-publish-interval", "--prefill-decode-interval", "--prefill-schedule-interval",

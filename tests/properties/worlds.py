@@ -21,7 +21,7 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 Verdict = tuple[str, frozenset[tuple[str, tuple[int, ...]]]]
 
 few = settings(
-    max_examples=8,
+    max_examples=10,
     derandomize=True,
     deadline=None,
     database=None,
@@ -39,6 +39,8 @@ FAULTS: tuple[Fault, ...] = (
     slow_link(0, 40_000),
 )
 EVEN = World(ranks=4, steps=30, layers=3)
+LONG = replace(EVEN, steps=60, layers=8)
+"""Enough rows a rank that three in ten may be lost and their times still be known."""
 worlds = st.builds(
     lambda fault, seed, graph: replace(EVEN, seed=seed, graph=graph, faults=(fault,)),
     st.sampled_from(FAULTS),
