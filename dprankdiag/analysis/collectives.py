@@ -292,6 +292,7 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     if best_share <= 0:
         return None
     usable = [fit for fit in fits if fit.share >= best_share - SHARE_MARGIN]
+    usable = [fit for fit in usable if fit.early <= min(other.early for other in usable) + SHARE_MARGIN]
     for name, factor in (("noise_ns", NOISE_FACTOR), ("scatter_ns", SCATTER_FACTOR)):
         tightest = min(getattr(fit, name) for fit in usable)
         usable = [fit for fit in usable if getattr(fit, name) <= factor * tightest + TICK_NS]
@@ -306,12 +307,14 @@ class _Fit:
 
     Attributes:
         share: share of calls that find their partner in the group's busiest member, whatever the group's size.
+        early: share of calls that end before the group's last arrival, which no call that waits for it can.
         noise_ns: scatter of the time from last arrival to end, each rank about its own median.
         scatter_ns: the same about the common median: ranks of two groups end apart, by as much as they come apart.
     """
 
     groups: list[tuple[int, ...]]
     share: float
+    early: float
     noise_ns: float
     scatter_ns: float
 
@@ -338,7 +341,7 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
     A group too small misses the last arrival in some meetings, one too large waits for arrivals that do not concern
     it: both scatter more than the true one. The scatter is a mean, so that faults in few meetings count.
     """
-    matched, total = 0, 0
+    matched, total, early = 0, 0, 0
     noise, scatter, weight = 0.0, 0.0, 0
     for group in groups:
         members = [calls[position] for position in group]
@@ -352,13 +355,15 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         transfer = (end - arrival.max(axis=1, keepdims=True)).astype(np.float64)
         # The GPUs' own clocks may differ a little: the reading under which ends follow better counts.
-        shifted = transfer_scatter(arrival, end, clock_offsets(end))
+        offset = clock_offsets(end)
+        early += int(((end - offset) < (arrival - offset).max(axis=1, keepdims=True) - TICK_NS).sum())
+        shifted = transfer_scatter(arrival, end, offset)
         noise += min(transfer_scatter(arrival, end, None), shifted) * len(complete)
         scatter += _mean_distance(transfer, np.median(transfer)) * len(complete)
         weight += len(complete)
     if not weight:
-        return _Fit(groups, 0.0, np.inf, np.inf)
-    return _Fit(groups, matched / total, noise / weight, scatter / weight)
+        return _Fit(groups, 0.0, 1.0, np.inf, np.inf)
+    return _Fit(groups, matched / total, early / total, noise / weight, scatter / weight)
 
 
 def clock_offsets(end_ns: IntArray) -> IntArray:

@@ -194,7 +194,11 @@ def build_grids(
 
 
 def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[str]:
-    """Name every step after the attention kernels in it."""
+    """Name every step after the attention kernels in it.
+
+    The first segment also holds the tail of the step before, so that it is left out where there are others.
+    """
+    begin = begin + (stop - begin > 1)
     totals = []
     for name in ("prefill", "decode", "in_graph"):
         total = np.zeros(len(begin), np.int64)
