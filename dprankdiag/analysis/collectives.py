@@ -356,7 +356,7 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
         transfer = (end - arrival.max(axis=1, keepdims=True)).astype(np.float64)
         # The GPUs' own clocks may differ a little: the reading under which ends follow better counts.
         offset = clock_offsets(end)
-        early += int(((end - offset) < (arrival - offset).max(axis=1, keepdims=True) - TICK_NS).sum())
+        early += min(_count_early(arrival, end), _count_early(arrival - offset, end - offset))
         shifted = transfer_scatter(arrival, end, offset)
         noise += min(transfer_scatter(arrival, end, None), shifted) * len(complete)
         scatter += _mean_distance(transfer, np.median(transfer)) * len(complete)
@@ -364,6 +364,10 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
     if not weight:
         return _Fit(groups, 0.0, 1.0, np.inf, np.inf)
     return _Fit(groups, matched / total, early / total, noise / weight, scatter / weight)
+
+
+def _count_early(arrival_ns: IntArray, end_ns: IntArray) -> int:
+    return int((end_ns < arrival_ns.max(axis=1, keepdims=True) - TICK_NS).sum())
 
 
 def clock_offsets(end_ns: IntArray) -> IntArray:

@@ -143,6 +143,14 @@ def test_noise_does_not_shift(seed: int) -> None:
     assert find_changes(np.random.default_rng(seed).normal(0, 1, 300)) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_that_remembers_the_step_before_does_not_shift(seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(0, 1, 400)
+    for k in range(1, len(noise)):
+        noise[k] += 0.3 * noise[k - 1]
+    assert find_changes(noise) == []
+
+
 def test_a_shift_smaller_than_what_is_worth_it_is_none() -> None:
     series = np.random.default_rng(5).normal(0, 0.1, 120)
     series[60:] += 1
