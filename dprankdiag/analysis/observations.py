@@ -41,6 +41,16 @@ class BatchSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class OsCalls:
+    """Operating-system calls of the members' processes, columns `(n,)`; `rank` is the position among the members."""
+
+    rank: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    name: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What the recording carries.
 
@@ -82,6 +92,7 @@ class Observations:
             launch shape follows the rows; None where no shape does.
         prefill_share: `(n_ranks,)` share of segments in which the rank ran prefill attention.
         batches: what each rank's batch annotations say, one a rank; empty without annotations.
+        os_calls: what the hosts' threads were in; None if it was not recorded.
     """
 
     ranks: tuple[Rank, ...]
@@ -98,6 +109,7 @@ class Observations:
     row_ratio: FloatArray | None
     prefill_share: FloatArray
     batches: tuple[BatchSeries, ...] = ()
+    os_calls: OsCalls | None = None
 
     @property
     def n_steps(self) -> int:

@@ -14,7 +14,7 @@ from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
-from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps
+from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, OsCalls, ProbeTimes, sum_steps
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
@@ -159,6 +159,7 @@ def _build_groups(
                 _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
                 _read_batches(trace, ranks, alignment),
+                _take_os_calls(trace, ranks, alignment),
             )
         )
     return groups, left_out
@@ -271,6 +272,23 @@ def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) ->
         mine = values[ranges["name_id"][rows]]
         series.append(BatchSeries(fit.apply(start) if fit else start, mine[:, 0], mine[:, 1], mine[:, 2]))
     return tuple(series)
+
+
+def _take_os_calls(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> OsCalls | None:
+    calls = trace.tables["os_calls"]
+    parts = []
+    for position, rank in enumerate(ranks):
+        rows = np.flatnonzero(calls["rank"] == rank)
+        fit = alignment.fits[rank]
+        start, end = calls["start_ns"][rows], calls["end_ns"][rows]
+        where = np.full(len(rows), position)
+        parts.append(
+            (where, fit.apply(start) if fit else start, fit.apply(end) if fit else end, calls["name_id"][rows])
+        )
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if not len(columns[0]):
+        return None
+    return OsCalls(columns[0], columns[1], columns[2], np.array(trace.names.call_names)[columns[3]])
 
 
 def _or_nan(value: int | None) -> float:

@@ -82,6 +82,7 @@ class SinglePointHost:
                 Evidence("stalls", float(len(stalls)), "count", f"{len(stalls)} stalls in {seen.n_steps} steps"),
                 Evidence("stall_ns", typical, "ns", text, usual, len(stalls)),
                 *_inside(seen, marks),
+                *_system_calls(seen, marks, typical),
                 *waiting_evidence(seen, ranks, standout.steps),
                 *_waiting_in_all(seen, ranks),
             ]
@@ -163,6 +164,27 @@ def _inside(seen: Observations, stalls: BoolArray) -> Iterator[Evidence]:
         if name not in usual and time_ns * 2 > int(np.median(seen.duration_ns)):
             yield Evidence("stall_ns", float(time_ns), "ns", f"range “{name}” occurs only in these steps")
             return
+
+
+def _system_calls(seen: Observations, marks: BoolArray, typical_ns: float) -> Iterator[Evidence]:
+    """Name the system call that a thread of the process spent the stalls in, where one fits them and little else.
+
+    Threads that always sit in some wait (watchdogs, pollers) fit every step and say nothing.
+    """
+    calls = seen.os_calls
+    if calls is None:
+        return
+    duration = calls.end_ns - calls.start_ns
+    alike = np.flatnonzero((duration >= 0.5 * typical_ns) & (duration <= 1.5 * typical_ns))
+    step = np.searchsorted(seen.start_ns, calls.end_ns[alike], side="right") - 1
+    in_stall = (step >= 0) & marks[np.maximum(step, 0), calls.rank[alike]]
+    stalls = int(marks.sum())
+    for name, count in Counter(calls.name[alike][in_stall].tolist()).most_common(1):
+        everywhere = int((calls.name[alike] == name).sum())
+        if 2 * count >= stalls and everywhere <= 2 * count:
+            longest = float(duration[alike][in_stall].max())
+            text = f"a thread of the process was in {name} in {min(count, stalls)} of the {stalls} stalls"
+            yield Evidence("os_call_ns", longest, "ns", text, None, count)
 
 
 def _waiting_in_all(seen: Observations, ranks: tuple[int, ...]) -> Iterator[Evidence]:

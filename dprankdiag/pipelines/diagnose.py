@@ -39,7 +39,7 @@ class Options:
     Attributes:
         window: seconds after the first analysed event, half open.
         patterns: TOML file of kernel name patterns, tried before the catalogue's.
-        jobs: kept for parallel reading of many files.
+        jobs: files to read at a time.
     """
 
     rank_map: Path | None = None
@@ -81,7 +81,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     tell = progress or (lambda text, share: None)
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
-    inputs = read_inputs(paths, progress)
+    inputs = read_inputs(paths, progress, options.jobs)
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
     unusable = inputs.unusable
     del inputs  # what was read from several files lives on in the traces only

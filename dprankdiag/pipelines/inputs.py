@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +23,14 @@ class Inputs:
     unusable: tuple[Source, ...]
 
 
-def read_inputs(paths: Sequence[Path], progress: Progress | None = None) -> Inputs:
+def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
     """Read every file given; a folder stands for its files.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
     only if nothing else could be read.
+
+    Args:
+        jobs: files to read at a time.
 
     Raises:
         UsageError: a path does not exist.
@@ -36,23 +40,34 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None) -> Inpu
     unusable: list[Source] = []
     first: InputError | None = None
     files = _list_files(paths)
-    for number, (path, named) in enumerate(files):
-        if progress is not None:
-            progress(f"reading {path.name}", number / len(files))
-        try:
-            sniff(path)
-            readings.append(NsysSqliteReader().read(path))
-        except DamagedInput as error:
-            first = first or error
-            unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(error),)))
-        except (InputError, UsageError) as error:
-            if named:
-                raise
-            first = first or (error if isinstance(error, InputError) else None)
-            unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(error),)))
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        results = pool.map(_try_reading, [path for path, _ in files])
+        for number, ((path, named), result) in enumerate(zip(files, results, strict=True)):
+            if progress is not None:
+                progress(f"read {path.name}", (number + 1) / len(files))
+            if isinstance(result, Reading):
+                readings.append(result)
+            elif isinstance(result, DamagedInput):
+                first = first or result
+                unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(result),)))
+            elif named:
+                pool.shutdown(cancel_futures=True)
+                raise result
+            else:
+                first = first or (result if isinstance(result, InputError) else None)
+                unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(result),)))
     if not readings:
         raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")
     return Inputs(tuple(readings), tuple(unusable))
+
+
+def _try_reading(path: Path) -> Reading | InputError | UsageError:
+    """Read one file; what is wrong with it is for the caller to weigh."""
+    try:
+        sniff(path)
+        return NsysSqliteReader().read(path)
+    except (InputError, UsageError) as error:
+        return error
 
 
 def _list_files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:

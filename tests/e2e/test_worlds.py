@@ -43,8 +43,8 @@ def test_a_named_world_is_told_for_what_it_is(name: str, tmp_path: Path) -> None
         return
     assert answer["status"] == "findings"
     assert list_alarms(answer) == [(true.answerable, true.ranks)]
-    error_ns = abs(answer["findings"][0]["lost_ns"] - true.lost_ns)
-    assert error_ns <= max(0.01 * true.wall_ns, 0.15 * true.lost_ns)
+    # As shares: steps at the edges and of rare kinds are in the world's wall, but not among those analysed.
+    assert abs(answer["findings"][0]["lost_ratio"] - true.lost_ratio) <= max(0.01, 0.15 * true.lost_ratio)
 
 
 @dataclass(frozen=True, slots=True)

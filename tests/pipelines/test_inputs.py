@@ -140,7 +140,12 @@ def test_progress_names_each_file_and_runs_forward(tmp_path: Path) -> None:
     told: list[tuple[str, float | None]] = []
     paths = [write_export(tmp_path / name) for name in ("a.sqlite", "b.sqlite")]
     read_inputs(paths, lambda text, share: told.append((text, share)))
-    assert [text for text, _ in told] == ["reading a.sqlite", "reading b.sqlite"]
+    assert [text for text, _ in told] == ["read a.sqlite", "read b.sqlite"]
     shares = [share for _, share in told if share is not None]
     assert shares == sorted(shares)
     assert all(0 <= share <= 1 for share in shares)
+
+
+def test_files_read_at_the_same_time_come_in_the_order_given(tmp_path: Path) -> None:
+    paths = [write_export(tmp_path / f"{name}.sqlite") for name in "dcba"]
+    assert names_read(read_inputs(paths, jobs=3)) == [path.name for path in paths]
