@@ -18,6 +18,9 @@ PROBE = 96
 """Consecutive ends compared when looking for the shift."""
 
 CANDIDATES = 6
+FIT_POINTS = 4096
+"""Ends a line is fitted through at most, taken evenly: more would not place it better."""
+
 DISTINCT = 3.0
 """A runner-up must fit at least this many times worse (DESIGN 2.1, rule 12)."""
 
@@ -109,8 +112,10 @@ def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int) -
         good = np.abs(distance) <= max(typical / 3, 1.0)
         if good.sum() < 8:
             return fit
-        x = (ends[near][good] - origin).astype(np.float64)
-        y = (ends[near][good] - reference_ends[index[good]] - offset).astype(np.float64)
+        chosen = np.flatnonzero(good)[:: max(1, int(good.sum()) // FIT_POINTS)]
+        mine = ends[near][chosen]
+        x = (mine - origin).astype(np.float64)
+        y = (mine - reference_ends[index[chosen]] - offset).astype(np.float64)
         slope, intercept = _robust_line(x, y)
         residual = np.abs(y - intercept - slope * x)
         offset += round(intercept)
