@@ -18,6 +18,8 @@ from dprankdiag.model.sources import Trace
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST_OFFSET_NS = 500
+SEARCH_MEETINGS = 1000
+SEARCH_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 CLEARLY = 0.8
 """A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
 
@@ -51,7 +53,8 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tu
     """
     alignment, matching = _align_sessions(trace, calls, naming)
     matching = matching or match_all(_shift_all(calls, alignment.fits), naming)
-    offsets = _gpu_offsets(matching, len(calls))
+    alone = _alone(trace, alignment)
+    offsets = _undo_late_exits(matching, alone) if alone else _gpu_offsets(matching, len(calls))
     if not any(offsets):
         return alignment, matching
     fits = tuple(_add_offset(fit, offset) for fit, offset in zip(alignment.fits, offsets, strict=True))
@@ -91,6 +94,48 @@ def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
             for rank, offset in zip(meeting.ranks, found, strict=True):
                 offsets[rank] = int(offset)
         break
+    return offsets
+
+
+def _alone(trace: Trace, alignment: Alignment) -> list[int]:
+    """List the ranks that have a clock to themselves and were fitted: theirs went where their ends are."""
+    if alignment.clock != "collectives":
+        return []
+    domains = trace.clock_domain.tolist()
+    shared = len(set(domains)) > 1
+    return [
+        rank
+        for rank, fit in enumerate(alignment.fits)
+        if fit is not None and (not shared or domains.count(domains[rank]) == 1)
+    ]
+
+
+def _undo_late_exits(matching: Matching, alone: Sequence[int]) -> list[int]:
+    """Estimate how much too early the fit has set each rank that had only its own ends to be fitted on.
+
+    A rank that leaves every meeting late is fitted as if it left with the others, and its arrivals come too early. It
+    is set back by what makes the transfers scatter least, if that is clearly less.
+    """
+    offsets = [0] * len(matching.channels[0].calls) if matching.channels else []
+    world = [sets[0] for sets in matching.found if len(sets) == 1 and len(sets[0].ranks) == len(offsets)]
+    if not world or len(offsets) < 3:
+        return [0] * max(len(offsets), 1 + max(alone))
+    meeting = max(world, key=lambda item: len(item.arrival_ns))
+    rows = slice(None, None, max(1, len(meeting.arrival_ns) // SEARCH_MEETINGS))
+    arrival, end = meeting.arrival_ns[rows], meeting.end_ns[rows]
+    place = {rank: position for position, rank in enumerate(meeting.ranks)}
+    best = transfer_scatter(arrival, end, None)
+    for rank in alone:
+        position = place[rank]
+        others = np.delete(arrival, position, axis=1).max(axis=1)
+        shift = np.zeros(arrival.shape[1], np.int64)
+        trials = []
+        for late_ns in np.unique(np.quantile(others - arrival[:, position], SEARCH_QUANTILES).astype(np.int64)):
+            shift[position] = -late_ns
+            trials.append((transfer_scatter(arrival, end, shift), int(-late_ns)))
+        scatter, offset = min(trials)
+        if scatter <= CLEARLY * best and offset < -LEAST_OFFSET_NS:
+            offsets[rank] = offset
     return offsets
 
 
