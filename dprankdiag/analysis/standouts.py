@@ -20,7 +20,7 @@ from dprankdiag.analysis.statistics import (
     robust_sd,
 )
 
-FEWEST_STEPS = 8
+FEWEST_STEPS = 5
 FEWEST_EVENTS = 2
 MOST_CULPRITS = 3
 TURNS_SHARE = 0.1
