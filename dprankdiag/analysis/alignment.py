@@ -98,15 +98,14 @@ def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
 
 
 def _alone(trace: Trace, alignment: Alignment) -> list[int]:
-    """List the ranks that have a clock to themselves and were fitted: theirs went where their ends are."""
+    """List the ranks that have a clock to themselves where clocks were fitted: theirs went where their ends are."""
     if alignment.clock != "collectives":
         return []
     domains = trace.clock_domain.tolist()
     shared = len(set(domains)) > 1
+    lost = set(alignment.unaligned)
     return [
-        rank
-        for rank, fit in enumerate(alignment.fits)
-        if fit is not None and (not shared or domains.count(domains[rank]) == 1)
+        rank for rank, domain in enumerate(domains) if rank not in lost and (not shared or domains.count(domain) == 1)
     ]
 
 

@@ -23,6 +23,7 @@ SCATTER_FACTOR = 3.0
 SHARE_MARGIN = 0.003
 """Calls without a partner, more than a better partition leaves, that a partition may have by chance."""
 
+LOST_FACTOR = 2.0
 TICK_NS = 50
 LOCAL_SLOPE = 0.3
 """Calls that get longer by less than this share of the wait for the others do not wait for them."""
@@ -291,8 +292,10 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     best_share = max(fit.share for fit in fits)
     if best_share <= 0:
         return None
-    usable = [fit for fit in fits if fit.share >= best_share - SHARE_MARGIN]
-    usable = [fit for fit in usable if fit.early <= min(other.early for other in usable) + SHARE_MARGIN]
+    # A lost row takes its partners' matches along, the more the larger the group.
+    margin = SHARE_MARGIN + LOST_FACTOR * (1.0 - best_share)
+    usable = [fit for fit in fits if fit.share >= best_share - margin]
+    usable = [fit for fit in usable if fit.early <= min(other.early for other in usable) + margin]
     for name, factor in (("noise_ns", NOISE_FACTOR), ("scatter_ns", SCATTER_FACTOR)):
         tightest = min(getattr(fit, name) for fit in usable)
         usable = [fit for fit in usable if getattr(fit, name) <= factor * tightest + TICK_NS]

@@ -32,6 +32,7 @@ SESSION_CLOCK_BOUND_NS = 30_000
 """GPUs of one host show end offsets of up to this much on the profiler's own clock (measured on real recordings)."""
 
 UNEVEN_OVERHEAD_SHARE = 0.02
+FEWEST_MATCHED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,11 @@ def _build_groups(
         position = [locate_world(member, sets, world) for member in members]
         own = [segments[rank] for rank in ranks]
         last = members[0].last_ns[position[0]]
+        matched = _matched_share(sets, ranks)
         cut = cut_steps(own, position, last, members[0].shared_end_ns[position[0]], [marks[rank] for rank in ranks])
+        if cut.basis == "meeting" and matched < FEWEST_MATCHED:
+            # Between meetings that were lost and found, nothing is comparable.
+            continue
         grids, dropped = build_grids(members, own, position, sets, cut)
         left_out += dropped
         if not grids:
@@ -163,6 +168,12 @@ def _build_groups(
             )
         )
     return groups, left_out
+
+
+def _matched_share(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> float:
+    """Return the share of a group's calls that found all their partners."""
+    mine = [item for item in sets if set(item.ranks) <= set(ranks)]
+    return sum(item.arrival_ns.size for item in mine) / max(sum(item.calls for item in mine), 1)
 
 
 def join_groups(sets: Sequence[MeetingSet]) -> list[tuple[int, ...]]:
@@ -322,4 +333,4 @@ def _explain_nothing(
     elif len(trace.ranks) > 1 and not sets:
         yield "no collective of one rank could be matched with those of another"
     elif len(trace.ranks) > 1 and sets:
-        yield "too few complete steps of one kind to compare"
+        yield "too few complete steps of one kind to compare, or too many collectives without partners"

@@ -23,6 +23,9 @@ experts the routing; a name nobody knows may follow anything."""
 
 ROW_FAMILIES = ("kv_write", "norm", "quant", "activation")
 COUNT_TOLERANCE = 0.02
+COUNT_SD = 3.0
+"""Counts of equally frequent kernels may differ by so many standard deviations of rows lost at random."""
+
 FEWEST_UNKNOWN = 5
 FEWEST_BLOCKS = 10
 AGREEMENT = 0.05
@@ -53,7 +56,8 @@ def choose_probes(keys: Sequence[KeyTimes], naming: Naming, names: Names) -> Pro
     totals = np.stack([item.total_ns[where] for item, where in zip(keys, index, strict=True)], axis=1)
     family = keys[0].family[index[0]]
     spread = counts.max(axis=1) - counts.min(axis=1)
-    even = (spread <= np.maximum(COUNT_TOLERANCE * counts.max(axis=1), 2)) & (counts.min(axis=1) >= 5)
+    most = counts.max(axis=1)
+    even = (spread <= np.maximum(COUNT_TOLERANCE * most, COUNT_SD * np.sqrt(most))) & (counts.min(axis=1) >= 5)
     fair = even & np.isin(family, list(PROBE_FAMILIES))
     if not fair.any():
         fair = even & (family == FAMILY_CODE["other"])

@@ -15,7 +15,10 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 REGULAR = 0.6
-"""Share of step lengths (in meetings) that must be the commonest one for a mark to count as a step border."""
+"""Share of step lengths (in meetings) that must be about the commonest one for a mark to count as a step border."""
+
+FEWEST_ALIKE = 0.25
+SHORTENED = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ def _is_regular(first: IntArray, basis: str) -> bool:
         return False
     if basis == "sampling" and commonest < 2:
         return False
-    return bool(count >= REGULAR * len(lengths))
+    # A lost row makes a step one meeting shorter, never longer.
+    near = (lengths >= SHORTENED * commonest) & (lengths <= commonest)
+    return bool(count >= FEWEST_ALIKE * len(lengths) and near.sum() >= REGULAR * len(lengths))
 
 
 def _marked(segments: Sequence[Segments], position: Sequence[IntArray], marks_ns: Sequence[IntArray]) -> BoolArray:

@@ -33,6 +33,9 @@ class SinglePointLink:
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the late exits of this kind."""
+        if seen.abilities.uneven is not None:
+            yield Abstention(self.cause, seen.abilities.uneven)
+            return
         for late in judge_exits(seen, skews):
             if late.verdict != "link":
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.exits import judge_exits
-from dprankdiag.analysis.loads import classify_loads
+from dprankdiag.analysis.loads import SLOW_CHIP_MARGIN, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout
@@ -51,7 +51,11 @@ class UnclassifiedLate:
             for item in skews.other
             if not _is_covered(item, covered)
         ]
-        candidates += [("rest", item, "idle time that no launch explains") for item in skews.rest]
+        candidates += [
+            ("rest", item, "idle time that no launch explains")
+            for item in skews.rest
+            if not _goes_with_speed(item, skews)
+        ]
         late = [item for item in judge_exits(seen, skews) if item.verdict == "late"]
         if (candidates or late) and (reason := unseen_member(seen)) is not None:
             yield Abstention(self.cause, reason)
@@ -64,6 +68,15 @@ class UnclassifiedLate:
 
 def _is_covered(item: Standout, covered: list[Standout]) -> bool:
     return any(other.mask[item.mask].all() and (other.steps & item.steps).any() for other in covered)
+
+
+def _goes_with_speed(item: Standout, skews: Skews) -> bool:
+    """Tell whether gaps are longer by no more than the chip is slower: rows that the profiler lost leave such gaps."""
+    for slow in skews.speed:
+        if slow.mask[item.mask].all() and (slow.steps & item.steps).any():
+            speed = float(np.mean(slow.levels[item.mask])) / slow.centre
+            return float(np.mean(item.levels[item.mask])) <= SLOW_CHIP_MARGIN * speed * max(item.centre, 1.0)
+    return False
 
 
 def _claim(seen: Observations, skews: Skews, cause: str, component: str, standout: Standout, what: str) -> Claim:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import order_steps
-from dprankdiag.analysis.statistics import FloatArray, bootstrap_interval
+from dprankdiag.analysis.statistics import EVENT_SCORE, FloatArray, bootstrap_interval, robust_sd
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
@@ -38,6 +38,7 @@ class Account:
         measured_ns, balanced_ns: `(n_steps,)` in order of time.
         total_ns, unexplained_ns, jitter_ns: sums over the steps; None where the replay cannot be trusted.
         hidden_ratio: share of the wall that systematic differences below every threshold could still cost.
+        spike_ratio: share of the wall that single steps take beyond the usual, all claims undone.
     """
 
     findings: tuple[Finding, ...]
@@ -49,6 +50,7 @@ class Account:
     interval: Interval | None
     replay_error: float | None
     hidden_ratio: float
+    spike_ratio: float
 
 
 def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Cause]) -> Account:
@@ -82,6 +84,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         bootstrap_interval(total, measured) if trusted else None,
         error,
         _hidden_ratio(seen, priced, shares),
+        _spike_ratio(seen, measured, balanced),
     )
 
 
@@ -231,6 +234,17 @@ def _prove_onset(seen: Observations, claim: Claim, measured: FloatArray) -> list
     error = abs(predicted - outside) / outside
     text = f"without it these steps would take {format_ns(predicted)}; the other steps take {format_ns(outside)}"
     return [Evidence("onset_error_ratio", error, "ratio", text, 0.0, int(inside.sum()))]
+
+
+def _spike_ratio(seen: Observations, measured: FloatArray, balanced: FloatArray) -> float:
+    """Sum what steps take beyond what noise explains, over the usual of their kind, as a share of the wall."""
+    beyond = 0.0
+    for grid_id in range(len(seen.grids)):
+        mine = balanced[seen.grid_of == grid_id]
+        usual = float(np.median(mine))
+        far = mine > usual + max(EVENT_SCORE * float(robust_sd(mine)), 0.2 * usual)
+        beyond += float((mine[far] - usual).sum())
+    return beyond / float(measured.sum())
 
 
 def _hidden_ratio(seen: Observations, claims: Sequence[Claim], shares: Shares) -> float:

@@ -94,6 +94,8 @@ def _hiding(part: Part) -> Iterator[str]:
     if part.trace.missing_ranks:
         missing = ", ".join(str(rank) for rank in part.trace.missing_ranks)
         yield f"rank {missing} was not recorded"
+    if (beyond := _left_out_ratio(part)) >= WARNING:
+        yield f"steps that could not be compared take {format_ratio(beyond)} of the time more than as many others would"
     ratio = part.observed.matched_ratio
     if ratio is not None and ratio < FEWEST_MATCHED:
         yield f"only {format_ratio(ratio)} of the collective calls could be matched between the ranks"
@@ -104,11 +106,25 @@ def _hiding(part: Part) -> Iterator[str]:
     for account in part.accounts:
         if account.replay_error is not None and account.total_ns is None:
             yield f"the replay misses held-out steps by {format_ratio(account.replay_error)}, so no lost time is given"
+        if account.spike_ratio >= WARNING:
+            share = format_ratio(account.spike_ratio)
+            yield f"single steps take {share} of the time beyond the usual, and nothing shows why"
         if account.hidden_ratio >= WARNING:
             yield (
                 f"ranks differ systematically by {format_ratio(account.hidden_ratio)} of the time, "
                 "within what the ranks scatter among themselves"
             )
+
+
+def _left_out_ratio(part: Part) -> float:
+    """Return the share of the time that the steps left out take beyond the median of those compared."""
+    groups = part.observed.groups
+    if not part.observed.left_out or len(groups) != 1:
+        return 0.0
+    group = groups[0]
+    span = float(group.end_ns[-1] - group.start_ns[0])
+    left = span - float(group.duration_ns.sum()) - part.observed.left_out * group.median_step_ns
+    return max(left, 0.0) / span
 
 
 def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str], part: Part) -> str:

@@ -91,8 +91,8 @@ def test_ranks_that_differ_from_each_other_as_usual_differ_from_their_own_past_u
     assert abs(found.first - 40) <= 1
 
 
-def test_seven_steps_are_too_few() -> None:
-    series = even(7)
+def test_four_steps_are_too_few() -> None:
+    series = even(4)
     series[:, 6] *= 2
     assert find_standouts(series, PRIOR, LEAST) == []
 
