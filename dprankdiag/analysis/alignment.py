@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
-from dprankdiag.analysis.collectives import clock_offsets, transfer_scatter
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.analysis.matching import CallTable, Matching, match_all
+from dprankdiag.analysis.partitions import clock_offsets, transfer_scatter
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Trace
 

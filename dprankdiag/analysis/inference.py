@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.collectives import Calls, Channel, match_channel
+from dprankdiag.analysis.calls import Calls, Channel
+from dprankdiag.analysis.collectives import match_channel
 from dprankdiag.analysis.lanes import FAMILY_CODE, Naming
 from dprankdiag.model.sources import Trace
 

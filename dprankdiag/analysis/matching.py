@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dprankdiag.analysis.collectives import (
-    Calls,
-    Channel,
-    MeetingSet,
-    Refusal,
-    form_channels,
-    match_channel,
-    split_by_place,
-)
+from dprankdiag.analysis.calls import Calls, Channel, form_channels, split_by_place
+from dprankdiag.analysis.collectives import MeetingSet, Refusal, match_channel
 from dprankdiag.analysis.lanes import Naming
 
 CallTable = dict[tuple[int, int], Calls]

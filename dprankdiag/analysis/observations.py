@@ -169,3 +169,11 @@ def sum_steps(grids: Sequence[StepGrid]) -> tuple[IntArray, IntArray, dict[str, 
         sums[name] = np.concatenate(parts)[order].astype(np.float64)
     # Within one grid the rows are in order of time already, so sorting all keeps them in order.
     return grid_of[order], row_of[order], sums
+
+
+def order_steps(seen: Observations, parts: Sequence[np.ndarray[Any, Any]]) -> FloatArray:
+    """Put per-grid rows into the order of the recording's steps."""
+    result = np.empty((seen.n_steps, *parts[0].shape[1:]))
+    for grid_id, part in enumerate(parts):
+        result[seen.grid_of == grid_id] = part
+    return result

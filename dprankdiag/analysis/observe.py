@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
-from dprankdiag.analysis.collectives import MeetingSet, Refusal, extract_calls
+from dprankdiag.analysis.calls import extract_calls
+from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane

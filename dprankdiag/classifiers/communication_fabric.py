@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import Skews, TransferShift, order_steps
+from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
+from dprankdiag.analysis.transfers import TransferShift
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.experts import ExpertSkew
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import ExpertSkew, Skews
+from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.classifiers.base import ONSET_STEPS, unseen_member, waiting_evidence

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import order_steps
+from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.statistics import EVENT_SCORE, FloatArray, bootstrap_interval, robust_sd
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.model.claims import Claim

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.collectives import Calls, Channel
+from dprankdiag.analysis.calls import Calls, Channel
 from dprankdiag.analysis.grid import COMPONENTS, StepGrid
 from dprankdiag.analysis.lanes import COMMUNICATION, FAMILY_CODE, Lane, Naming
 from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps

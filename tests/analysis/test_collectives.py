@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.collectives import (
-    Refusal,
-    choose_partition,
-    extract_calls,
-    form_channels,
-    match_channel,
-    split_by_place,
-)
+from dprankdiag.analysis.calls import extract_calls, form_channels, split_by_place
+from dprankdiag.analysis.collectives import Refusal, match_channel
+from dprankdiag.analysis.partitions import choose_partition
 from tests.analysis.builders import EPOCH_NS, Array, Row, arrive, calls, channel, lane, meet, naming, to_calls
 
 

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews, order_steps
+from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews
 from dprankdiag.analysis.standouts import Standout
 from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, on, on_steps, run_grid
 

@@ -1,0 +1,133 @@
+"""Take the communication calls of every rank out of its lane, and join them to channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.lanes import Lane, Naming
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+PLACE_FACTOR = 1_000_003
+
+FEWEST_AT_PLACE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One rank's calls on one channel, sorted by start.
+
+    Attributes:
+        arrival_ns: when each could really begin (DESIGN 2.1, rule 3).
+        place: what it is by its surroundings: launch shape and the row before it on its stream, as one number. One
+            kernel name may serve several groups, or be sent and received in halves; its place tells them apart.
+    """
+
+    rank: int
+    start_ns: IntArray
+    arrival_ns: IntArray
+    end_ns: IntArray
+    place: IntArray
+
+    def __len__(self) -> int:
+        """Count the calls."""
+        return len(self.start_ns)
+
+    def take(self, rows: np.ndarray[Any, Any] | slice) -> Calls:
+        """Select calls."""
+        return Calls(self.rank, self.start_ns[rows], self.arrival_ns[rows], self.end_ns[rows], self.place[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A communication kernel name on one of the streams that use it, with each rank's calls."""
+
+    name: str
+    family: str
+    operation: str
+    calls: tuple[Calls, ...]
+
+
+def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
+    """Take a rank's communication calls out of its lane, by (channel id, stream)."""
+    rows = np.flatnonzero(lane.channel >= 0)
+    if not len(rows):
+        return {}
+    ready = lane.same_stream_ready()[rows]
+    start, end = lane.start_ns[rows], lane.end_ns[rows]
+    arrival = np.minimum(np.maximum(start, ready), end)
+    place = _places(lane, rows)
+    found = {}
+    for channel in np.unique(lane.channel[rows]):
+        here = lane.channel[rows] == channel
+        for stream in np.unique(lane.stream[rows][here]):
+            mine = here & (lane.stream[rows] == stream)
+            found[int(channel), int(stream)] = Calls(rank, start[mine], arrival[mine], end[mine], place[mine])
+    return found
+
+
+def _places(lane: Lane, rows: IntArray) -> IntArray:
+    """Number each call by its own key and the key of the row before it on its stream."""
+    before = np.full(len(lane.key), -1, np.int64)
+    for stream in np.unique(lane.stream[rows]):
+        own = np.flatnonzero(lane.stream == stream)
+        before[own[1:]] = lane.key[own[:-1]]
+    return np.asarray(lane.key[rows] * PLACE_FACTOR + before[rows])
+
+
+def form_channels(by_rank: Sequence[dict[tuple[int, int], Calls]], naming: Naming) -> list[Channel]:
+    """Join the ranks' calls to channels.
+
+    Stream numbers mean nothing between processes: the k-th busiest stream of a name on one rank is taken for the k-th
+    busiest on the others if all use equally many; else the streams of that name are merged.
+    """
+    channels = []
+    for channel_id, name in enumerate(naming.channels):
+        per_rank = []
+        for calls in by_rank:
+            mine = [value for (channel, _), value in calls.items() if channel == channel_id]
+            per_rank.append(sorted(mine, key=lambda value: (-len(value), int(value.start_ns[0]))))
+        counts = {len(mine) for mine in per_rank if mine}
+        lanes = counts.pop() if len(counts) == 1 else 1
+        for k in range(lanes):
+            members = [mine[k] if lanes > 1 else _merge(mine) for mine in per_rank if mine]
+            if members:
+                family, operation = naming.channel_family[channel_id], naming.channel_operation[channel_id]
+                channels.append(Channel(name, family, operation, tuple(members)))
+    return channels
+
+
+def _merge(parts: list[Calls]) -> Calls:
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([part.start_ns for part in parts]), kind="stable")
+    columns = [
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("start_ns", "arrival_ns", "end_ns", "place")
+    ]
+    return Calls(parts[0].rank, *columns)
+
+
+def split_by_place(channel: Channel) -> list[Channel]:
+    """Split a channel whose calls are made in several places of a step, where all ranks make them alike.
+
+    Where ranks differ in the places (other batch sizes, lost rows), the channel stays whole.
+    """
+    if len(channel.calls) < 2:
+        return [channel]
+    places, counts = np.unique(np.concatenate([item.place for item in channel.calls]), return_counts=True)
+    common = places[counts >= FEWEST_AT_PLACE * len(channel.calls)]
+    if len(common) < 2 or counts[np.isin(places, common)].sum() < 0.95 * counts.sum():
+        return [channel]
+    parts = []
+    for place in common:
+        members = tuple(item.take(item.place == place) for item in channel.calls)
+        sizes = [len(item) for item in members]
+        if max(sizes) - min(sizes) > 0.02 * max(sizes) + 2:
+            return [channel]
+        parts.append(replace(channel, calls=members))
+    return parts

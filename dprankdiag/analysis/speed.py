@@ -1,0 +1,114 @@
+"""Read the speed of every rank from work that is equal on all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from dprankdiag.analysis.grid import StepGrid
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.standouts import Standout, find_bursts, find_standouts, relative_to_step
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
+
+SPEED_PRIOR_SD = 0.008
+"""Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
+
+LEAST_SPEED_SHARE = 0.02
+
+THROUGHOUT = 0.4
+"""Share of the mean slowness that every part of the step must show at least."""
+
+
+def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[Standout], str]:
+    """Find the ranks that are slow at equal work, and how slow every rank is in every step.
+
+    Returns:
+        slowness `(n_steps, n_ranks)`, the standouts, and what they rest on (see `Skews.speed_basis`).
+    """
+    probe = seen.sums["probe"]
+    even = np.ones_like(probe)
+    if np.median(probe) > 0:
+        ratio = relative_to_step(probe)
+        # What a slow chip costs is all its work, not only the probes.
+        work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
+        least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
+        found = find_standouts(ratio, SPEED_PRIOR_SD, least, own_past=True)
+        found += find_bursts(ratio, max(2 * least, 0.05), found)
+        slow = [item for item in found if is_slow_throughout(seen, item)]
+        if found and not slow:
+            return even, [], "one side"
+        return _level_matrix(ratio, slow), slow, "probes"
+    expert, attention = seen.sums["expert"], seen.sums["attention"]
+    if np.median(expert) > 0 and np.median(attention) > 0:
+        ratio = relative_to_step(expert)
+        also = find_standouts(relative_to_step(attention), WORK_PRIOR_SD, LEAST_WORK_SHARE)
+        found = [
+            standout
+            for standout in find_standouts(ratio, WORK_PRIOR_SD, LEAST_WORK_SHARE)
+            if any(np.array_equal(standout.mask, other.mask) for other in also)
+        ]
+        if found:
+            return _level_matrix(ratio, found), found, "expert"
+    return even, [], "none"
+
+
+def measure_worst_family(seen: Observations) -> FloatArray:
+    """Return, for each rank, the slowness of the worst probe family, of those that hold a twentieth of the time."""
+    probes = seen.probes
+    worst = np.ones(seen.n_ranks)
+    total = float(probes.weight_ns.sum())
+    for family in set(probes.family):
+        rows = [row for row, name in enumerate(probes.family) if name == family]
+        weight = probes.weight_ns[rows]
+        if weight.sum() < 0.05 * total:
+            continue
+        ratio = probes.mean_ns[rows] / np.maximum(np.median(probes.mean_ns[rows], axis=1, keepdims=True), 1.0)
+        worst = np.maximum(worst, np.average(ratio, axis=0, weights=np.maximum(weight, 1.0)))
+    return worst
+
+
+def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
+    """Tell whether equal work is slower before and after the gather (DESIGN 2.1, rule 8).
+
+    A chip slows everything; work that only looks equal, because its launch shape is padded, follows the requests and
+    is longer on one side alone. Where probes lie on one side only, the experts stand for the other.
+    """
+    excess = float(np.mean(standout.levels[standout.mask])) / standout.centre - 1.0
+    ratios: list[float] = []
+    for grid_id, grid in enumerate(seen.grids):
+        rows = seen.select(grid_id, standout.steps)
+        if not rows.any():
+            continue
+        # The collective that closes a segment tells its side even where no kernel has a name that is known.
+        for channel in dict.fromkeys(grid.channel):
+            positions = [k for k, name in enumerate(grid.channel) if name == channel]
+            ratios += _side_ratio(grid, rows, positions, standout.mask)
+    return bool(ratios) and min(ratios) >= 1.0 + THROUGHOUT * excess
+
+
+def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
+    """Return how much longer the work of one side takes: its probes, or its other work where that suffers more."""
+    total = float(sum(grid.components[name][rows].sum() for name in ("probe", "expert", "other")))
+    ratios = []
+    for name in ("probe", "expert", "other"):
+        times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
+        rest = float(np.median(times[~mask])) if (~mask).any() else 0.0
+        if rest > 0 and times.sum() >= 0.02 * total:
+            ratios.append(float(np.mean(times[mask])) / rest)
+    return [max(ratios)] if ratios else []
+
+
+def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:
+    """Give every step the level of its run of steps, and events their own: other noise is no difference in speed."""
+    runs = [item for item in found if not item.is_burst]
+    edges = sorted({0, len(ratio), *(edge for item in runs for edge in (item.first, item.stop))})
+    levels = np.empty_like(ratio)
+    for first, stop in pairwise(edges):
+        levels[first:stop] = np.median(ratio[first:stop], axis=0)
+    for item in found:
+        if item.is_burst:
+            levels[item.marks] = ratio[item.marks]
+    return np.maximum(levels, 1e-3)
