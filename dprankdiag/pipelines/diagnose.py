@@ -22,6 +22,7 @@ from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.pipelines.join import join_diagnoses
+from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.verdict import Part, conclude
@@ -78,6 +79,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         InputError: no input could be used.
     """
     options = options or Options()
+    return_large_arrays()
     tell = progress or (lambda text, share: None)
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
