@@ -52,7 +52,7 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
         peak = max(by_operation.values())
         late = tuple(sorted(name for name, value in by_operation.items() if value > 0.33 * peak))
         correlation = _correlation(seen, standout)
-        verdict = _verdict(seen, only_ep, late, set(by_operation), correlation)
+        verdict = _verdict(seen, set(late), correlation)
         found.append(LateExit(standout, verdict, late, peak, correlation))
     return found
 
@@ -71,16 +71,17 @@ def _without_clocks(seen: Observations, standout: Standout) -> Standout:
     return replace(standout, mask=mask, marks=standout.marks & mask)
 
 
-def _verdict(
-    seen: Observations, only_ep: bool, late: tuple[str, ...], all_of: set[str], correlation: float | None
-) -> str:
-    follows = correlation is not None and correlation >= FOLLOWS_TOKENS
-    mixed = any(family not in EP_FAMILIES for family in seen.grids[0].family)
-    if only_ep and (mixed or follows or set(late) != all_of):
-        return "dispatch"
-    if not only_ep or set(late) == all_of:
-        return "dispatch" if follows and only_ep else "link" if set(late) == all_of else "late"
-    return "late"
+def _verdict(seen: Observations, late: set[str], correlation: float | None) -> str:
+    """Tell a link, late in whatever it does, from a receiver queue, late where it receives."""
+    grid = seen.grids[0]
+    exchange = {name for name, family in zip(grid.operation, grid.family, strict=True) if family in EP_FAMILIES}
+    everything = set(grid.operation)
+    if exchange == everything:
+        follows = correlation is not None and correlation >= FOLLOWS_TOKENS
+        return "dispatch" if follows or late != everything else "link"
+    if late == everything:
+        return "link"
+    return "dispatch" if late <= exchange else "late"
 
 
 def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:

@@ -82,21 +82,25 @@ def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
         rows = seen.select(grid_id, standout.steps)
         if not rows.any():
             continue
-        # The collective that closes a segment tells its side even where no kernel has a name that is known.
-        for channel in dict.fromkeys(grid.channel):
-            positions = [k for k, name in enumerate(grid.channel) if name == channel]
+        # The collective that closes a segment, by its place in the step, tells the side even where no name is known.
+        closing = list(zip(grid.group[:, 0].tolist(), grid.side, strict=True))
+        for side in dict.fromkeys(closing):
+            positions = [k for k, other in enumerate(closing) if other == side]
             ratios += _side_ratio(grid, rows, positions, standout.mask)
     return bool(ratios) and min(ratios) >= 1.0 + THROUGHOUT * excess
 
 
 def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
-    """Return how much longer the work of one side takes: its probes, or its other work where that suffers more."""
+    """Return how much longer the work of one side takes: its probes, or its experts where they suffer more.
+
+    Other work stands in for a side that has neither.
+    """
     total = float(sum(grid.components[name][rows].sum() for name in ("probe", "expert", "other")))
-    ratios = []
+    ratios: list[float] = []
     for name in ("probe", "expert", "other"):
         times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
         rest = float(np.median(times[~mask])) if (~mask).any() else 0.0
-        if rest > 0 and times.sum() >= 0.02 * total:
+        if rest > 0 and times.sum() >= 0.02 * total and not (ratios and name == "other"):
             ratios.append(float(np.mean(times[mask])) / rest)
     return [max(ratios)] if ratios else []
 

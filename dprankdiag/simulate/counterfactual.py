@@ -63,7 +63,7 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
         scale[component] = scale[component] * factor if component in scale else np.asarray(factor, np.float64)
     for component, factor in scale.items():
         if component == "exit":
-            exit_ns, entry = _scale_exit(exit_ns, entry, factor)
+            exit_ns, entry = _scale_exit(grid, exit_ns, entry, factor)
         elif component == "transfer":
             transfer = transfer * factor
         else:
@@ -71,10 +71,14 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
     return run_steps(grid, np.maximum(segment, 0.0), transfer, exit_ns, entry)
 
 
-def _scale_exit(exit_ns: FloatArray, entry: FloatArray, factor: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _scale_exit(
+    grid: StepGrid, exit_ns: FloatArray, entry: FloatArray, factor: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Scale late exits; a rank enters a step as late as it left the last meeting of the step before."""
     full = np.broadcast_to(factor, exit_ns.shape)
-    # What was late out of the last meeting of the step before is undone like the last meeting of this one.
-    return exit_ns * full, entry * full[:, -1, :]
+    before = np.minimum(np.searchsorted(grid.number, grid.number - 1), len(grid.number) - 1)
+    known = grid.number[before] == grid.number - 1
+    return exit_ns * full, entry * np.where(known[:, None], full[before, -1, :], full[:, -1, :])
 
 
 def run_steps(
