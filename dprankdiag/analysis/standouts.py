@@ -45,6 +45,7 @@ class Standout:
         marks: `(n_steps, n_ranks)` the steps and ranks meant.
         is_burst: single steps stand out, not a run.
         in_turn: the ranks take turns.
+        spread: standard deviation of the rest's levels, unit of the series.
     """
 
     first: int
@@ -56,6 +57,7 @@ class Standout:
     marks: BoolArray
     is_burst: bool = False
     in_turn: bool = False
+    spread: float = 0.0
 
     @property
     def steps(self) -> BoolArray:
@@ -150,7 +152,8 @@ def _describe(
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
     marks = np.zeros(series.shape, bool)
     marks[first:stop, mask] = True
-    return Standout(first, stop, mask, levels, centre, same / RESAMPLES, marks)
+    spread = float(np.std(levels[~mask], ddof=1)) if (~mask).sum() > 1 else prior_sd
+    return Standout(first, stop, mask, levels, centre, same / RESAMPLES, marks, spread=spread)
 
 
 def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> BoolArray:

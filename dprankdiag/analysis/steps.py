@@ -60,8 +60,14 @@ def cut_steps(
     for basis, mark_borders in ways:
         first = np.flatnonzero(mark_borders())
         if _is_regular(first, basis):
-            return Cut(first[first > 0], basis)
+            return Cut(_close_last(first[first > 0], n), basis)
     return Cut(np.arange(1, n + 1), "meeting")
+
+
+def _close_last(first: IntArray, n_world: int) -> IntArray:
+    """Close the last step too if it has as many meetings as most: the recording ends with it, or cuts only its tail."""
+    commonest, _ = Counter(np.diff(first).tolist()).most_common(1)[0]
+    return np.append(first, n_world) if n_world - first[-1] == commonest else first
 
 
 def _is_regular(first: IntArray, basis: str) -> bool:

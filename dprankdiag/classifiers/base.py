@@ -195,6 +195,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             standout.support,
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
+            spread_ns=standout.spread * float(np.median(work)),
         )
 
 

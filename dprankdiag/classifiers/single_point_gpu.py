@@ -101,7 +101,14 @@ class SinglePointGpu:
                 ),
                 standout.support,
                 period_ns=period_of(seen, standout),
+                spread_ns=standout.spread * _median_work_ns(seen),
             )
+
+
+def _median_work_ns(seen: Observations) -> float:
+    """Return the work of the median rank in the median step."""
+    work = sum((seen.sums[name] for name in ("attention", "expert", "probe", "other")), np.zeros(1))
+    return float(np.median(work))
 
 
 def _family_factor(

@@ -134,6 +134,7 @@ class SinglePointHost:
                 (scale(seen, component, factor),),
                 standout.support,
                 basis,
+                spread_ns=standout.spread,
             )
 
 

@@ -39,6 +39,8 @@ class Claim:
         basis: "replayed", or "bound" where the loss is an upper bound.
         support: share of resamples of the steps that give the same claim, 0 to 1.
         loss_known: False where no counterfactual exists; the price stays null.
+        spread_ns: how much the named ranks' time a step might differ from the others' without any fault (a standard
+            deviation); nobody knows what a rank would do if it were well.
     """
 
     cause: str
@@ -56,3 +58,4 @@ class Claim:
     period_ns: int | None = None
     proof: tuple[Undo, ...] = ()
     loss_known: bool = True
+    spread_ns: float = 0.0

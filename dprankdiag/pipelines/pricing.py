@@ -19,6 +19,7 @@ from dprankdiag.units import NS_PER_S, format_ns, format_ratio
 CRITICAL, WARNING = 0.10, 0.03
 WINDOW_STEPS = 20
 WINDOW_NS = 10 * NS_PER_S
+NORMAL_90 = 1.645
 LEAST_LOSS = 0.005
 """A claim whose replay wins back less than this share of its own window is not shown; it stays in `unexplained`."""
 
@@ -111,7 +112,7 @@ def _make_finding(
         return None
     span = TimeWindow(int(seen.start_ns[window][0]), int(seen.end_ns[window][-1]))
     wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS
-    interval = bootstrap_interval(lost, measured)
+    interval = _widen(bootstrap_interval(lost, measured), ratio, claim, measured)
     when = _refine_when(claim.when, lost)
     onset = when == "onset"
     return Finding(
@@ -138,6 +139,13 @@ def _make_finding(
         claim.alternatives,
         _remedies(causes, claim.cause, ratio if trusted else None, interval if trusted else None, claim.basis),
     )
+
+
+def _widen(interval: Interval, ratio: float, claim: Claim, measured: FloatArray) -> Interval:
+    """Add to what resampling the steps shows that nobody knows what the rank would do without the fault."""
+    beyond = NORMAL_90 * claim.spread_ns * int(claim.steps.sum()) / float(measured.sum())
+    low, high = interval
+    return max(ratio - float(np.hypot(ratio - low, beyond)), 0.0), ratio + float(np.hypot(high - ratio, beyond))
 
 
 def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:

@@ -11,7 +11,7 @@ from tests.analysis.builders import EPOCH_NS, Array
 
 LAYERS, STEPS = 4, 12
 N = LAYERS * STEPS
-FIRST = list(range(LAYERS, N, LAYERS))
+FIRST = list(range(LAYERS, N + 1, LAYERS))
 NO_MARKS = np.empty(0, np.int64)
 
 
@@ -84,3 +84,9 @@ def test_a_border_must_come_at_regular_distance(irregular: int, basis: str) -> N
     if irregular > 2:
         count = np.where(np.random.default_rng(1).random(N) < 0.25, 1, 0)
     assert cut({"sampling": count}).basis == basis
+
+
+def test_a_last_step_cut_short_is_not_closed() -> None:
+    count = at_steps()
+    count[N - 2] = 1
+    assert cut({"sampling": count}).first.tolist()[-1] == N - 2

@@ -95,8 +95,8 @@ def test_whoever_dispatches_shortest_is_late_not_the_fifteen_that_wait(hotspots:
 
 def test_stalls_in_every_third_step_have_a_price(hotspots: Diagnosis) -> None:
     (finding,) = hotspots.findings
-    assert value_of(finding, "stalls") == 7
-    assert finding.lost_ns == pytest.approx(7 * HOTSPOT_NS, rel=0.05)
+    assert value_of(finding, "stalls") == 8
+    assert finding.lost_ns == pytest.approx(8 * HOTSPOT_NS, rel=0.05)
     assert hotspots.lost.total_ns == pytest.approx(finding.lost_ns, rel=0.05)
 
 
