@@ -41,8 +41,8 @@ class BatchSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class OsCalls:
-    """Operating-system calls of the members' processes, columns `(n,)`; `rank` is the position among the members."""
+class NamedSpans:
+    """What the members' threads were in, columns `(n,)`; `rank` is the position among the members."""
 
     rank: IntArray
     start_ns: IntArray
@@ -62,8 +62,6 @@ class Abilities:
         missing_ranks: members of the deployment without a recording.
         shared_clock: all members were recorded by one clock.
         clock_bound_ns: exit lateness below this is not claimed.
-        work_ranges: names of unclassified ranges and where they lie, for evidence of host claims:
-            (member, start_ns, end_ns, name).
     """
 
     has_kernels: bool
@@ -73,7 +71,6 @@ class Abilities:
     missing_ranks: tuple[int, ...]
     shared_clock: bool
     clock_bound_ns: int
-    work_ranges: tuple[tuple[int, int, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,8 @@ class Observations:
             launch shape follows the rows; None where no shape does.
         prefill_share: `(n_ranks,)` share of segments in which the rank ran prefill attention.
         batches: what each rank's batch annotations say, one a rank; empty without annotations.
-        os_calls: what the hosts' threads were in; None if it was not recorded.
+        os_calls: the system calls of the hosts' threads; None if they were not recorded.
+        ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
     """
 
     ranks: tuple[Rank, ...]
@@ -109,7 +107,8 @@ class Observations:
     row_ratio: FloatArray | None
     prefill_share: FloatArray
     batches: tuple[BatchSeries, ...] = ()
-    os_calls: OsCalls | None = None
+    os_calls: NamedSpans | None = None
+    ranges: NamedSpans | None = None
 
     @property
     def n_steps(self) -> int:

@@ -15,7 +15,7 @@ from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
-from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, OsCalls, ProbeTimes, sum_steps
+from dprankdiag.analysis.observations import Abilities, BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
@@ -165,7 +165,8 @@ def _build_groups(
                 _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
                 _read_batches(trace, ranks, alignment),
-                _take_os_calls(trace, ranks, alignment),
+                _take_spans(trace, "os_calls", trace.names.call_names, ranks, alignment),
+                None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, alignment),
             )
         )
     return groups, left_out
@@ -227,7 +228,6 @@ def _abilities(
         trace.missing_ranks,
         shared,
         (SESSION_CLOCK_BOUND_NS if has_kernels else 0) if shared else fitted,
-        () if has_kernels else _unclassified_ranges(trace, ranks),
     )
 
 
@@ -244,17 +244,6 @@ def _find_uneven(trace: Trace, ranks: tuple[int, ...]) -> str | None:
     if len(modes) > 1:
         return "CUDA graphs were recorded in different ways on different ranks"
     return None
-
-
-def _unclassified_ranges(trace: Trace, ranks: tuple[int, ...]) -> tuple[tuple[int, int, int, str], ...]:
-    ranges = trace.tables["ranges"]
-    place = {rank: position for position, rank in enumerate(ranks)}
-    rows = zip(ranges["rank"], ranges["start_ns"], ranges["end_ns"], ranges["name_id"], strict=True)
-    return tuple(
-        (place[int(rank)], int(start), int(end), trace.names.range_names[name])
-        for rank, start, end, name in rows
-        if int(rank) in place
-    )
 
 
 def _row_ratio(keys: Sequence[KeyTimes], own: Sequence[Segments], trace: Trace) -> FloatArray | None:
@@ -286,21 +275,24 @@ def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) ->
     return tuple(series)
 
 
-def _take_os_calls(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> OsCalls | None:
-    calls = trace.tables["os_calls"]
+def _take_spans(
+    trace: Trace, table: str, names: Sequence[str], ranks: tuple[int, ...], alignment: Alignment
+) -> NamedSpans | None:
+    """Take the members' rows of a table of named spans, on the common axis; None if there are none."""
+    rows_of = trace.tables[table]
     parts = []
     for position, rank in enumerate(ranks):
-        rows = np.flatnonzero(calls["rank"] == rank)
+        rows = np.flatnonzero(rows_of["rank"] == rank)
         fit = alignment.fits[rank]
-        start, end = calls["start_ns"][rows], calls["end_ns"][rows]
+        start, end = rows_of["start_ns"][rows], rows_of["end_ns"][rows]
         where = np.full(len(rows), position)
         parts.append(
-            (where, fit.apply(start) if fit else start, fit.apply(end) if fit else end, calls["name_id"][rows])
+            (where, fit.apply(start) if fit else start, fit.apply(end) if fit else end, rows_of["name_id"][rows])
         )
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not len(columns[0]):
         return None
-    return OsCalls(columns[0], columns[1], columns[2], np.array(trace.names.call_names)[columns[3]])
+    return NamedSpans(columns[0], columns[1], columns[2], np.array(names)[columns[3]])
 
 
 def _or_nan(value: int | None) -> float:

@@ -151,20 +151,22 @@ def _idle(seen: Observations) -> tuple[str, FloatArray, str]:
 
 
 def _inside(seen: Observations, stalls: BoolArray) -> Iterator[Evidence]:
-    """Name the annotated ranges in which stalls lie, where such ranges were recorded."""
-    inside: Counter[str] = Counter()
-    for rank, start, end, name in seen.abilities.work_ranges:
-        steps = np.flatnonzero(stalls[:, rank] & (seen.start_ns < end) & (seen.end_ns > start))
-        if len(steps):
-            inside[name] += end - start
-    usual: set[str] = set()
-    for rank, start, end, name in seen.abilities.work_ranges:
-        if name in inside and not (stalls[:, rank] & (seen.start_ns < end) & (seen.end_ns > start)).any():
-            usual.add(name)
-    for name, time_ns in inside.most_common():
-        if name not in usual and time_ns * 2 > int(np.median(seen.duration_ns)):
-            yield Evidence("stall_ns", float(time_ns), "ns", f"range “{name}” occurs only in these steps")
-            return
+    """Name the annotated range that occurs in stalls and nowhere else, where such ranges were recorded."""
+    spans = seen.ranges
+    if spans is None:
+        return
+    first = np.searchsorted(seen.end_ns, spans.start_ns, side="right")
+    stop = np.searchsorted(seen.start_ns, spans.end_ns, side="left")
+    before = np.vstack([np.zeros((1, seen.n_ranks), np.int64), np.cumsum(stalls, axis=0)])
+    in_stall = before[np.maximum(stop, first), spans.rank] > before[first, spans.rank]
+    names, which = np.unique(spans.name, return_inverse=True)
+    elsewhere = np.bincount(which, ~in_stall, minlength=len(names))
+    time_ns = np.bincount(which, spans.end_ns - spans.start_ns, minlength=len(names))
+    only = np.flatnonzero((elsewhere == 0) & (2 * time_ns > seen.median_step_ns))
+    if len(only):
+        best = int(only[np.argmax(time_ns[only])])
+        text = f"range “{names[best]}” occurs only in these steps"
+        yield Evidence("stall_ns", float(time_ns[best]), "ns", text)
 
 
 def _system_calls(seen: Observations, marks: BoolArray, typical_ns: float) -> Iterator[Evidence]:
