@@ -83,14 +83,16 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     Raises:
         DamagedInput: SQLite cannot read the file.
     """
-    modes = [_IMMUTABLE] if _has_wal_header(path) else ["mode=ro", _IMMUTABLE]
-    for mode in modes:
+    if not _has_wal_header(path):
         try:
-            return _connect(path, mode)
+            return _connect(path, "mode=ro")
         except sqlite3.Error as error:
-            if mode == modes[-1] or not any(text in str(error) for text in _RETRY_IMMUTABLE):
+            if not any(text in str(error) for text in _RETRY_IMMUTABLE):
                 raise _explain(path, error) from error
-    raise AssertionError("unreachable")  # pragma: no cover
+    try:
+        return _connect(path, _IMMUTABLE)
+    except sqlite3.Error as error:
+        raise _explain(path, error) from error
 
 
 def locate(path: Path, mode: str) -> str:

@@ -25,7 +25,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 EXACT_CLAIMS = 8
 PERMUTATIONS = 48
-FEWEST_HELD_OUT = 5
+FEWEST_PREDICTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def measure_replay_error(grids: Sequence[StepGrid], events: Sequence[BoolArray])
     errors = []
     for grid, event in zip(grids, events, strict=True):
         calm = np.flatnonzero(~event)
-        if len(calm) < FEWEST_HELD_OUT + 2:
+        if len(calm) < FEWEST_PREDICTED + 2:
             continue
         wall = replay(grid, [])[calm]
         predicted = (wall[:-2] + wall[2:]) / 2

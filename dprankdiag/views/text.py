@@ -92,7 +92,7 @@ def _write_lost(page: Page, diagnosis: Diagnosis) -> None:
     page.add_heading("Lost time")
     if lost.total_ns is None:
         error = diagnosis.time.replay_error_ratio
-        reason = f" (replaying held-out steps errs by {format_ratio(error)})" if error is not None else ""
+        reason = f" (predicting steps from their neighbours errs by {format_ratio(error)})" if error is not None else ""
         page.add_line(f"Could not be computed from this input{reason}.", indent=INDENT)
         return
     rows = [[item.cause, format_ns(item.lost_ns), format_ratio(item.ratio), ""] for item in lost.by_cause]
@@ -157,7 +157,7 @@ def _write_time(page: Page, diagnosis: Diagnosis) -> None:
             ("steps", f"{time.steps} ({kinds})" if kinds else str(time.steps)),
             ("step", f"{format_ns(step.median_ns)} median, {format_ns(step.balanced_median_ns)} if ranks were even"),
             ("collectives", f"{time.collectives}, {_describe_match(time.matched_ratio)}"),
-            ("replay error", f"{format_ratio(time.replay_error_ratio)} on held-out steps"),
+            ("replay error", f"{format_ratio(time.replay_error_ratio)} on steps predicted from their neighbours"),
         ]
     )
 

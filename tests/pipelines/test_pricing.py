@@ -154,7 +154,7 @@ def test_confidence_is_support_capped_by_how_well_ranks_are_known_and_how_many_t
     assert found.confidence == pytest.approx(confidence)
 
 
-def test_a_replay_that_misses_held_out_steps_gives_no_lost_time() -> None:
+def test_a_replay_that_mispredicts_steps_gives_no_lost_time() -> None:
     seen = see(late_for(0.2))
     grid = seen.grids[0]
     wrong = replace(grid, end_ns=grid.start_ns + (1.1 * grid.duration_ns).astype(np.int64))

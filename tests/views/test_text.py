@@ -49,7 +49,7 @@ def test_the_account_of_lost_time_names_every_part() -> None:
 def test_lost_time_that_cannot_be_computed_says_so_with_the_replay_error() -> None:
     time = builders.time_account(replay_error_ratio=0.08)
     text = render(builders.diagnosis(lost=builders.NOTHING_LOST, time=time), width=100)
-    assert "Could not be computed from this input (replaying held-out steps errs by 8.0 %)." in text
+    assert "Could not be computed from this input (predicting steps from their neighbours errs by 8.0 %)." in text
 
 
 def test_a_finding_without_a_loss_does_not_claim_one() -> None:
