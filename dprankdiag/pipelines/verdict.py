@@ -105,7 +105,8 @@ def _hiding(part: Part) -> Iterator[str]:
     yield from sorted(uneven)
     for account in part.accounts:
         if account.replay_error is not None and account.total_ns is None:
-            yield f"steps predicted from their neighbours miss by {format_ratio(account.replay_error)}: no lost time is given"
+            error = format_ratio(account.replay_error)
+            yield f"steps predicted from their neighbours miss by {error}, so no lost time is given"
         if account.spike_ratio >= WARNING:
             share = format_ratio(account.spike_ratio)
             yield f"single steps take {share} of the time beyond the usual, and nothing shows why"

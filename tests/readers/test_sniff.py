@@ -128,14 +128,6 @@ def test_a_folder_a_pipe_and_a_device_are_refused_without_blocking(tmp_path: Pat
             sniff(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "locked.sqlite", b"SQLite format 3\0")
-    path.chmod(0)
-    with pytest.raises(InputError, match="no permission"):
-        sniff(path)
-
-
 def test_a_journal_beside_the_file_means_that_the_export_still_runs(tmp_path: Path) -> None:
     with ExportBuilder(tmp_path / "a.sqlite") as export:
         export.kernel(1, 0, 1)
