@@ -170,6 +170,7 @@ def build_grids(
     kinds: dict[tuple[object, ...], list[int]] = {}
     length = stop - begin
     phases = _name_phases(segments, begin, stop)
+    names = _name_attention(segments, begin, stop)
     for step in range(len(first) - 1):
         if (length[step] != length[step, 0]).any() or length[step, 0] <= 0:
             kinds.setdefault(("broken",), []).append(step)
@@ -179,7 +180,7 @@ def build_grids(
             for rank in range(len(participations))
         )
         content = segments[0].content[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
-        kinds.setdefault((*signature, content, phases[step]), []).append(step)
+        kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
     grids = []
     left_out = 0
     for signature, steps in kinds.items():
@@ -206,6 +207,19 @@ def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) 
             total += _count_within(getattr(member, name), begin[:, rank], stop[:, rank])
         totals.append(total.tolist())
     return [_phase(*counts) for counts in zip(*totals, strict=True)]
+
+
+def _name_attention(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[int]:
+    """Collect, for every step, which attention kernels ran on any rank (see `Segments.attention_names`)."""
+    begin = begin + (stop - begin > 1)
+    bits = np.zeros(len(begin), np.int64)
+    for value in range(3, 63):
+        counts = [((member.attention_names >> value) & 1).astype(np.int32) for member in segments]
+        if not any(count.any() for count in counts):
+            continue
+        within = [_count_within(c, begin[:, rank], stop[:, rank]) > 0 for rank, c in enumerate(counts)]
+        bits |= np.any(within, axis=0).astype(np.int64) << value
+    return [int(value) for value in bits]
 
 
 def _count_within(counts: np.ndarray[Any, np.dtype[np.int32]], begin: IntArray, stop: IntArray) -> IntArray:

@@ -21,6 +21,8 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 COMMUNICATION = frozenset({"collective", "dispatch", "combine", "notify"})
 N_FAMILIES = len(FAMILIES)
 GRAPH_REPLAY = "CUDA graph replay"
+OTHER_ATTENTION = 56
+"""Attention names of unknown phase that are told apart; more share a number."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 MEMORY = FAMILY_CODE["memory"]
 
@@ -37,7 +39,7 @@ class Lane:
         key: `(n,)` int64, equal for kernels of one name and launch shape; -1 for what is no kernel.
         channel: `(n,)` int32, id of the communication channel name; -1 for work.
         launch_ns: `(n,)` end of the launching call, None where the recording has no calls.
-        phase: `(n,)` int8, 1 prefill attention, 2 decode attention, 0 neither or unknown.
+        phase: `(n,)` int8, 1 prefill attention, 2 decode attention, 3 and more other attention by name, 0 no attention.
     """
 
     start_ns: IntArray
@@ -83,6 +85,7 @@ class Naming:
 def name_kernels(names: Names, catalog: KernelCatalog) -> Naming:
     """Classify the kernel names of a trace."""
     family, channel, phase = [], [], []
+    others: dict[str, int] = {}
     channels: dict[str, tuple[int, str, str]] = {}
     for name in names.kernel_names:
         code, operation = catalog.classify(name.demangled, name.short)
@@ -93,7 +96,10 @@ def name_kernels(names: Names, catalog: KernelCatalog) -> Naming:
         else:
             channel.append(-1)
         text = f"{name.demangled} {name.short}" if FAMILIES[code] == "attention" else ""
-        phase.append(2 if _DECODE.search(text) else 1 if _PREFILL.search(text) else 0)
+        known = 2 if _DECODE.search(text) else 1 if _PREFILL.search(text) else 0
+        if text and not known:
+            known = others.setdefault(_base_name(name.demangled), 3 + len(others) % OTHER_ATTENTION)
+        phase.append(known)
     return Naming(
         np.array(family, np.int8),
         np.array(channel, np.int32),

@@ -37,6 +37,7 @@ class Segments:
         content: `(n,)` equal for segments that hold equally many rows of each family; sums over several segments.
         sampled: `(n,)` sampling rows.
         prefill, decode: `(n,)` attention rows of that phase.
+        attention_names: `(n,)` bit k stands for attention rows of phase k, so that steps of other names are told apart.
         in_graph: `(n,)` rows launched by a CUDA graph.
     """
 
@@ -51,6 +52,7 @@ class Segments:
     sampled: CountArray
     prefill: CountArray
     decode: CountArray
+    attention_names: IntArray
     in_graph: CountArray
     has_launches: bool
 
@@ -126,6 +128,7 @@ def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys:
         _count_between(family == FAMILY_CODE["sampling"], edges),
         _count_between(phase == 1, edges),
         _count_between(phase == 2, edges),
+        _gather_bits(phase, edges),
         _count_between(lane.in_graph[work], edges),
         lane.launch_ns is not None,
     )
@@ -159,6 +162,13 @@ def _sum_between(values: IntArray, edges: IntArray) -> IntArray:
     total[0] = 0
     np.cumsum(values, out=total[1:])
     return np.diff(total[edges])
+
+
+def _gather_bits(phase: np.ndarray[Any, np.dtype[np.int8]], edges: IntArray) -> IntArray:
+    bits = np.zeros(len(edges) - 1, np.int64)
+    for value in np.unique(phase[phase > 0]).tolist():
+        bits |= (_count_between(phase == value, edges) > 0).astype(np.int64) << value
+    return bits
 
 
 def _count_between(chosen: BoolArray, edges: IntArray) -> CountArray:

@@ -20,6 +20,7 @@ CRITICAL, WARNING = 0.10, 0.03
 WINDOW_STEPS = 20
 WINDOW_NS = 10 * NS_PER_S
 NORMAL_90 = 1.645
+MORE_WORK = 1.5
 LEAST_LOSS = 0.005
 """A claim whose replay wins back less than this share of its own window is not shown; it stays in `unexplained`."""
 
@@ -186,7 +187,7 @@ def _refine_when(when: When, lost: FloatArray) -> When:
     """Call it a burst where a tenth of the steps holds four fifths of the loss."""
     if when == "periodic" or lost.sum() <= 0:
         return when
-    few = max(1, int(BURST_STEPS * len(lost)))
+    few = int(np.ceil(BURST_STEPS * len(lost)))
     top = np.sort(lost)[::-1][:few].sum()
     return "burst" if top >= BURST_LOSS * lost.sum() else "steady" if when == "burst" else when
 
@@ -244,13 +245,21 @@ def _prove_onset(seen: Observations, claim: Claim, measured: FloatArray) -> list
 
 
 def _spike_ratio(seen: Observations, measured: FloatArray, balanced: FloatArray) -> float:
-    """Sum what steps take beyond what noise explains, over the usual of their kind, as a share of the wall."""
+    """Sum what single steps take beyond the usual of their kind, as a share of the wall.
+
+    Steps in which every rank has more to do (prompts among decode steps) are another kind of step by what they hold,
+    whatever their kernels are called, and no sign of trouble.
+    """
+    common = order_steps(seen, [np.median(grid.segment, axis=2).sum(axis=1) for grid in seen.grids])
     beyond = 0.0
     for grid_id in range(len(seen.grids)):
-        mine = balanced[seen.grid_of == grid_id]
-        usual = float(np.median(mine))
-        far = mine > usual + max(EVENT_SCORE * float(robust_sd(mine)), 0.2 * usual)
-        beyond += float((mine[far] - usual).sum())
+        mine = seen.grid_of == grid_id
+        rest = balanced[mine] - common[mine]
+        usual = float(np.median(balanced[mine]))
+        height = rest - np.median(rest)
+        far = height > max(EVENT_SCORE * float(robust_sd(rest)), 0.2 * usual)
+        far &= common[mine] <= MORE_WORK * np.median(common[mine])
+        beyond += float(height[far].sum())
     return beyond / float(measured.sum())
 
 

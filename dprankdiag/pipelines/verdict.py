@@ -176,7 +176,7 @@ def _interval(accounts: Sequence[Account], wall: float) -> Interval:
         bounds = account.interval or (0.0, 0.0)
         low += weight * bounds[0]
         high += weight * (bounds[1] + (account.hidden_ratio if not account.findings else 0.0))
-    return low, high
+    return max(low, 0.0), max(high, 0.0)
 
 
 def _step(part: Part) -> StepTime:
