@@ -22,7 +22,7 @@ COMPONENTS = ("attention", "expert", "probe", "other", "host", "rest")
 """What a segment consists of: attention and KV writes, expert GEMMs, work equal on all ranks, all other work, idle time
 before the launch had returned, and all other idle time. They add up to the segment."""
 
-FEWEST_STEPS = 5
+FEWEST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
