@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.intervals import running_end
-from dprankdiag.catalog.kernels import FAMILIES, KernelCatalog
+from dprankdiag.catalog.kernels import COMMUNICATION_FAMILIES, FAMILIES, KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.sources import Names, Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-COMMUNICATION = frozenset({"collective", "dispatch", "combine", "notify"})
+COMMUNICATION = frozenset(COMMUNICATION_FAMILIES)
 N_FAMILIES = len(FAMILIES)
 GRAPH_REPLAY = "CUDA graph replay"
 OTHER_ATTENTION = 56

@@ -60,7 +60,6 @@ class Abilities:
         whole_graphs: CUDA graphs were recorded as one row a replay; what is inside is invisible.
         uneven: why the ranks were not profiled alike; None if they were.
         missing_ranks: members of the deployment without a recording.
-        shared_clock: all members were recorded by one clock.
         clock_bound_ns: exit lateness below this is not claimed.
     """
 
@@ -69,7 +68,6 @@ class Abilities:
     whole_graphs: bool
     uneven: str | None
     missing_ranks: tuple[int, ...]
-    shared_clock: bool
     clock_bound_ns: int
 
 

@@ -226,7 +226,6 @@ def _abilities(
         count_rows(trace.tables["graph_replays"]) > 0,
         _find_uneven(trace, ranks),
         trace.missing_ranks,
-        shared,
         (SESSION_CLOCK_BOUND_NS if has_kernels else 0) if shared else fitted,
     )
 

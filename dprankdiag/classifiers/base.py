@@ -20,8 +20,6 @@ from dprankdiag.units import format_ns, format_ratio
 ONSET_STEPS = 20
 """A change point counts as an onset with at least this many steps on each side (DESIGN 3)."""
 
-RECAPTURE = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node --force-overwrite=true -o trace COMMAND"
-
 
 class Classifier(Protocol):
     """Judges one cause. Its docstring is the page that `dprankdiag explain` prints."""

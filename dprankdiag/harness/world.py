@@ -124,8 +124,3 @@ class World:
     def node_size(self) -> int:
         """Count the ranks of a node."""
         return self.ranks_per_node or self.ranks
-
-    def group_of(self, rank: int) -> tuple[int, ...]:
-        """List the ranks that share a rank's attention."""
-        first = rank - rank % self.attention_tp
-        return tuple(range(first, first + self.attention_tp))

@@ -235,7 +235,6 @@ ABLE = Abilities(
     whole_graphs=False,
     uneven=None,
     missing_ranks=(),
-    shared_clock=True,
     clock_bound_ns=5_000,
 )
 
