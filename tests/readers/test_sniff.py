@@ -83,9 +83,9 @@ def test_a_report_is_answered_with_the_export_command(tmp_path: Path, suffix: st
         (b"abc\0\xff\xfe", "binary"),
         (b"PAR1....", "Parquet"),
         (b"PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\n", "SQL dump"),
-        (gzip.compress(b"SQLite format 3\0" + bytes(100)), "gzip-compressed SQLite"),
-        (gzip.compress(b'{"traceEvents": []}'), "torch profiler trace"),
-        (gzip.compress(b"hello"), "gzip"),
+        (gzip.compress(b"SQLite format 3\0" + bytes(100), mtime=0), "gzip-compressed SQLite"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0), "torch profiler trace"),
+        (gzip.compress(b"hello", mtime=0), "gzip"),
         (b"\x1f\x8bbroken", "gzip"),
     ],
 )
