@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from dprankdiag.analysis.statistics import EVENT_SCORE, FloatArray, bootstrap_in
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
-from dprankdiag.simulate.counterfactual import Shares, measure_replay_error, replay_with, run_steps, share_losses
+from dprankdiag.simulate.counterfactual import measure_hidden, measure_replay_error, replay_with, share_losses
 from dprankdiag.units import NS_PER_S, format_ns, format_ratio
 
 CRITICAL, WARNING = 0.10, 0.03
@@ -75,6 +74,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
             kept += row
     findings += [_unpriced(seen, claim, causes) for claim in claims if not claim.loss_known]
     total = measured - balanced
+    hidden = measure_hidden(seen.grids, [undo for claim in priced for undo in claim.undo])
     return Account(
         tuple(findings),
         measured,
@@ -84,7 +84,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         round(max(float((shares.balanced - shares.even).sum()), 0.0)) if trusted else None,
         bootstrap_interval(total, measured) if trusted else None,
         error,
-        _hidden_ratio(seen, priced, shares),
+        hidden / float(shares.measured.sum()),
         _spike_ratio(seen, measured, balanced),
     )
 
@@ -111,34 +111,24 @@ def _make_finding(
     brief = window.stop - window.start < WINDOW_STEPS or claim.steps.mean() <= BURST_STEPS
     if (ratio if brief else window_ratio) < LEAST_LOSS or lost_ns <= 0:
         return None
-    span = TimeWindow(int(seen.start_ns[window][0]), int(seen.end_ns[window][-1]))
+    bare = _unpriced(seen, claim, causes)
+    span = bare.window
     wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS
     interval = _widen(bootstrap_interval(lost, measured), ratio, claim, measured)
     when = _refine_when(claim.when, lost)
-    onset = when == "onset"
-    return Finding(
-        "",
-        claim.cause,
-        seen.ranks[0].engine,
-        tuple(seen.ranks[position].rank for position in claim.ranks),
-        claim.layers,
-        claim.who,
-        when,
-        grade(window_ratio if wide else ratio),
-        round(lost_ns) if trusted else None,
-        ratio if trusted else None,
-        window_ratio if trusted else None,
-        interval if trusted else None,
-        claim.basis,
-        round(lost_ns) if trusted else None,
-        _confidence(seen, claim),
-        span,
-        span.start_ns if onset else None,
-        claim.period_ns,
-        _summarise(claim, lost, ratio, int(claim.steps.sum())),
-        (*claim.evidence, *_prove_onset(seen, claim, measured)),
-        claim.alternatives,
-        _remedies(causes, claim.cause, ratio if trusted else None, interval if trusted else None, claim.basis),
+    return replace(
+        bare,
+        when=when,
+        severity=grade(window_ratio if wide else ratio),
+        lost_ns=round(lost_ns) if trusted else None,
+        lost_ratio=ratio if trusted else None,
+        window_lost_ratio=window_ratio if trusted else None,
+        interval=interval if trusted else None,
+        recoverable_ns=round(lost_ns) if trusted else None,
+        onset_ns=span.start_ns if when == "onset" else None,
+        summary=_summarise(claim, lost, ratio, int(claim.steps.sum())),
+        evidence=(*claim.evidence, *_prove_onset(seen, claim)),
+        remedies=_remedies(causes, claim.cause, ratio if trusted else None, interval if trusted else None, claim.basis),
     )
 
 
@@ -150,6 +140,7 @@ def _widen(interval: Interval, ratio: float, claim: Claim, measured: FloatArray)
 
 
 def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:
+    """Say all that is known of a claim but what it costs."""
     covered = np.flatnonzero(claim.steps)
     span = TimeWindow(int(seen.start_ns[covered[0]]), int(seen.end_ns[covered[-1]]))
     return Finding(
@@ -229,14 +220,13 @@ def _remedies(
     return tuple(remedies)
 
 
-def _prove_onset(seen: Observations, claim: Claim, measured: FloatArray) -> list[Evidence]:
+def _prove_onset(seen: Observations, claim: Claim) -> list[Evidence]:
     """Replay the claim's steps as if the fault had never been, and compare with the steps outside."""
     grid_id = 0
     inside = seen.select(grid_id, claim.steps)
     if claim.when != "onset" or min(inside.sum(), (~inside).sum()) < WINDOW_STEPS:
         return []
-    undos = [replace(undo) for undo in (claim.proof or claim.undo)]
-    without = replay_with(seen.grids, undos)[: len(inside)]
+    without = replay_with(seen.grids, claim.proof or claim.undo)[: len(inside)]
     predicted = float(np.median(without[inside]))
     outside = float(np.median(seen.grids[grid_id].duration_ns[~inside]))
     error = abs(predicted - outside) / outside
@@ -261,28 +251,3 @@ def _spike_ratio(seen: Observations, measured: FloatArray, balanced: FloatArray)
         far &= common[mine] <= MORE_WORK * np.median(common[mine])
         beyond += float(height[far].sum())
     return beyond / float(measured.sum())
-
-
-def _hidden_ratio(seen: Observations, claims: Sequence[Claim], shares: Shares) -> float:
-    """Replay with every rank at the mean segment of its position: what systematic difference is left."""
-    extra = []
-    for grid_id, grid in enumerate(seen.grids):
-        segment = grid.segment.astype(np.float64)
-        for claim in claims:
-            for undo in claim.undo:
-                if undo.component in grid.components:
-                    segment = segment + grid.components[undo.component] * (undo.factors[grid_id] - 1.0)
-        typical = np.median(segment, axis=0)
-        shift = typical - typical.mean(axis=1, keepdims=True)
-        extra.append((segment, shift))
-    evened, plain = 0.0, 0.0
-    for grid, (segment, shift) in zip(seen.grids, extra, strict=True):
-        rest: tuple[Any, ...] = (
-            grid.transfer.astype(np.float64),
-            grid.exit.astype(np.float64),
-            grid.entry.astype(float),
-        )
-        plain += float(run_steps(grid, np.maximum(segment, 0), *rest).sum())
-        evened += float(run_steps(grid, np.maximum(segment - shift, 0), *rest).sum())
-    wall = float(shares.measured.sum())
-    return max(plain - evened, 0.0) / wall if wall else 0.0

@@ -9,7 +9,7 @@ Training Using What-if Analysis" (OSDI 2025); sharing by Shapley, "A Value for n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.model.claims import BoolArray, Claim, Undo
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -54,21 +54,32 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
     Returns:
         `(n_steps,)` wall time of each step, ns.
     """
-    segment = grid.segment.astype(np.float64)
     exit_ns = grid.exit.astype(np.float64)
     transfer = grid.transfer.astype(np.float64)
     entry = grid.entry.astype(np.float64)
+    scale = _join_factors(undos)
+    if "exit" in scale:
+        exit_ns, entry = _scale_exit(grid, exit_ns, entry, scale["exit"])
+    if "transfer" in scale:
+        transfer = transfer * scale["transfer"]
+    return run_steps(grid, np.maximum(_scale_segment(grid, scale), 0.0), transfer, exit_ns, entry)
+
+
+def _join_factors(undos: Sequence[tuple[str, FloatArray]]) -> dict[str, FloatArray]:
+    """Multiply the factors that several undos put on one component."""
     scale: dict[str, FloatArray] = {}
     for component, factor in undos:
         scale[component] = scale[component] * factor if component in scale else np.asarray(factor, np.float64)
+    return scale
+
+
+def _scale_segment(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray:
+    """Scale the components of the segments; `(n_steps, n_positions, n_ranks)`, ns, not yet cut off at zero."""
+    segment = grid.segment.astype(np.float64)
     for component, factor in scale.items():
-        if component == "exit":
-            exit_ns, entry = _scale_exit(grid, exit_ns, entry, factor)
-        elif component == "transfer":
-            transfer = transfer * factor
-        else:
+        if component not in ("exit", "transfer"):
             segment = segment + grid.components[component] * (factor - 1.0)
-    return run_steps(grid, np.maximum(segment, 0.0), transfer, exit_ns, entry)
+    return segment
 
 
 def _scale_exit(
@@ -160,25 +171,43 @@ def replay_with(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
 
 
 def _replay_all(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
-    return np.concatenate(
-        [replay(grid, [(undo.component, undo.factors[index]) for undo in undos]) for index, grid in enumerate(grids)]
-    )
+    return np.concatenate([replay(grid, _of_grid(undos, index)) for index, grid in enumerate(grids)])
+
+
+def _of_grid(undos: Sequence[Undo], index: int) -> list[tuple[str, FloatArray]]:
+    return [(undo.component, undo.factors[index]) for undo in undos]
 
 
 def _replay_even(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
     """Replay with the claims undone and every segment at its mean over the steps of its kind."""
     walls = []
     for index, grid in enumerate(grids):
-        segment = grid.segment.astype(np.float64)
-        for undo in undos:
-            if undo.component in COMPONENTS:
-                segment = segment + grid.components[undo.component] * (undo.factors[index] - 1.0)
+        segment = _scale_segment(grid, _join_factors(_of_grid(undos, index)))
         mean = np.broadcast_to(segment.mean(axis=0, keepdims=True).clip(0), segment.shape)
         transfer = np.broadcast_to(grid.transfer.mean(axis=0, keepdims=True), segment.shape)
         exit_ns = np.broadcast_to(grid.exit.mean(axis=0, keepdims=True), segment.shape)
         entry = np.broadcast_to(grid.entry.mean(axis=0, keepdims=True), grid.entry.shape)
         walls.append(run_steps(grid, mean, transfer, exit_ns, entry))
     return np.concatenate(walls)
+
+
+def measure_hidden(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> float:
+    """Measure what systematic differences among the ranks still cost once the undos are done.
+
+    Replays with every rank at the mean segment of its position, in place of its own median.
+
+    Returns:
+        Sum over all steps, ns; at least 0.
+    """
+    saved = 0.0
+    for index, grid in enumerate(grids):
+        segment = _scale_segment(grid, _join_factors(_of_grid(undos, index)))
+        typical = np.median(segment, axis=0)
+        shift = typical - typical.mean(axis=1, keepdims=True)
+        rest = (grid.transfer.astype(np.float64), grid.exit.astype(np.float64), grid.entry.astype(np.float64))
+        saved += float(run_steps(grid, np.maximum(segment, 0.0), *rest).sum())
+        saved -= float(run_steps(grid, np.maximum(segment - shift, 0.0), *rest).sum())
+    return max(saved, 0.0)
 
 
 def measure_replay_error(grids: Sequence[StepGrid], events: Sequence[BoolArray]) -> float | None:

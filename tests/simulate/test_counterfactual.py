@@ -12,6 +12,7 @@ from dprankdiag.analysis.grid import COMPONENTS, StepGrid
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.simulate.counterfactual import (
     EXACT_CLAIMS,
+    measure_hidden,
     measure_replay_error,
     replay,
     replay_with,
@@ -178,6 +179,18 @@ def test_noise_costs_what_steps_at_their_mean_would_not_take() -> None:
     noisy = share_losses([run_grid(draw_components(N, RANKS, noise=0.1))], [])
     assert np.allclose(even.even, even.balanced)
     assert noisy.even.sum() < noisy.balanced.sum()
+
+
+def test_claims_on_one_component_add_no_noise_to_steps_that_are_all_alike() -> None:
+    grid = run_grid({"attention": np.full((N, 2, 3), 1_000) + np.array([0, 0, 3_000])})
+    shares = share_losses([grid], [claim(Undo("attention", (on(2, 0.7, 3),))) for _ in range(2)])
+    np.testing.assert_allclose(shares.even, shares.balanced)
+
+
+def test_differences_left_among_ranks_are_hidden_until_they_are_undone() -> None:
+    grid = run_grid({"attention": np.full((N, 1, 4), 1_000) + np.array([0, 0, 0, 400])})
+    assert measure_hidden([grid], []) == pytest.approx(300 * N)
+    assert measure_hidden([grid], [Undo("attention", (on(3, 1_000 / 1_400, 4),))]) == pytest.approx(0)
 
 
 def test_a_run_of_no_work_takes_the_transfers() -> None:
