@@ -13,7 +13,8 @@ class RankClaim:
     """One piece of evidence of which rank a process is.
 
     Attributes:
-        source: "nccl", "mpi", "thread-name", "environment", "process-name", "file-name", "order", "rank-map".
+        source: "nccl", "mpi", "distributed-info", "thread-name", "environment", "process-name", "trace-label",
+            "file-name", "order", "rank-map".
         grade: how much it can be trusted by itself.
         rank: global rank (position among all GPUs of the deployment); None if only axis positions are known.
         world: number of ranks, if the evidence says so.

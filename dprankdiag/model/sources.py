@@ -101,6 +101,8 @@ class Names:
     call_names: tuple[str, ...] = ()
     range_names: tuple[str, ...] = ()
     domain_names: tuple[str, ...] = ("",)
+    group_names: tuple[tuple[str, str], ...] = ()
+    """Process groups: name, and members as the recording writes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,4 +95,18 @@ OVERHEADS = Table(
     (_RANK, _START, _END),
 )
 
-TRACE_TABLES = (KERNELS, COPIES, SYNCS, CALLS, RANGES, GRAPH_REPLAYS, OS_CALLS, OVERHEADS)
+MESSAGES = Table(
+    "messages",
+    "what the recording says of one communication kernel; found by (rank, stream, start_ns)",
+    (
+        _RANK,
+        _STREAM,
+        _START,
+        _END,
+        Column("group_id", "int32", "id", "index into group_names: the process group", nullable=True),
+        Column("sequence", "int64", "count", "number of the collective within its group", nullable=True),
+        Column("size_bytes", "int64", "bytes", "what the rank put in; absent where not said", nullable=True),
+    ),
+)
+
+TRACE_TABLES = (KERNELS, COPIES, SYNCS, CALLS, RANGES, GRAPH_REPLAYS, OS_CALLS, OVERHEADS, MESSAGES)

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.sources import Reading, Source
-from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
-from dprankdiag.readers.sniff import sniff
+from dprankdiag.readers import nsys_sqlite, torch_json
+from dprankdiag.readers.sniff import NSYS_SQLITE, TORCH_JSON, sniff
 
 Progress = Callable[[str, float | None], None]
+
+READERS: dict[str, Callable[[Path], Reading]] = {NSYS_SQLITE: nsys_sqlite.read, TORCH_JSON: torch_json.read}
+"""What reads each kind of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 def _try_reading(path: Path) -> Reading | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
-        sniff(path)
-        return NsysSqliteReader().read(path)
+        return READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
 

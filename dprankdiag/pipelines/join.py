@@ -13,11 +13,14 @@ _ORDER: tuple[Status, ...] = ("findings", "uniform", "inconclusive", "healthy")
 
 
 def join_diagnoses(diagnoses: Sequence[Diagnosis], unusable: Sequence[Source]) -> Diagnosis:
-    """Join diagnoses; the engines of the second and later ones get their number, so that ranks stay unique."""
+    """Join diagnoses; where engines share a name, those of the second and later get their number."""
     first = diagnoses[0]
     if len(diagnoses) == 1:
         return replace(first, inputs=(*first.inputs, *unusable))
-    parts = [first, *(_rename(item, number) for number, item in enumerate(diagnoses[1:], 2))]
+    engines = [rank.engine for item in diagnoses for rank in item.ranks[:1]]
+    parts = list(diagnoses)
+    if len(set(engines)) < len(engines):
+        parts = [first, *(_rename(item, number) for number, item in enumerate(diagnoses[1:], 2))]
     lead = min(parts, key=lambda item: (_ORDER.index(item.status), -(item.lost.total_ns or 0)))
     findings = sorted((finding for part in parts for finding in part.findings), key=lambda item: -(item.lost_ns or 0))
     return replace(

@@ -21,6 +21,11 @@ class ColumnBuffer:
         self._capacity = max(capacity, 1)
         self._rows = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name the columns, in order."""
+        return tuple(self._arrays)
+
     def append(self, columns: Mapping[str, Array]) -> None:
         """Add rows, narrowing each column to its dtype."""
         count = len(next(iter(columns.values())))

@@ -23,8 +23,9 @@ _REPORTS = {
     ".qdstrm": "an unfinished Nsight Systems recording",
 }
 _TORCH_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
-_TORCH = ("a torch profiler trace", "torch profiler traces are not read yet; record with nsys profile")
 _GUNZIP_BYTES = 4096
+_GZIP = b"\x1f\x8b"
+_JSON = ("a JSON file that is no trace", "give the traces that torch.profiler wrote, or nsys export --type sqlite")
 
 
 def describe_content(path: Path, head: bytes) -> tuple[str, str]:
@@ -33,7 +34,7 @@ def describe_content(path: Path, head: bytes) -> tuple[str, str]:
     suffix = path.suffix.lower()
     if suffix in _REPORTS:
         return _REPORTS[suffix], f"nsys export --type sqlite {file}"
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(_GZIP):
         return _describe_gzip(head, file)
     for signature, what, mend in _SIGNATURES:
         if head.startswith(signature):
@@ -43,22 +44,31 @@ def describe_content(path: Path, head: bytes) -> tuple[str, str]:
     return _describe_text(head)
 
 
-def _describe_gzip(head: bytes, file: str) -> tuple[str, str]:
+def is_torch_trace(head: bytes) -> bool:
+    """Tell a torch profiler trace, plain or gzip-compressed, by its first bytes."""
+    content = _gunzip(head) if head.startswith(_GZIP) else head
+    return _is_json(content) and any(mark in content for mark in _TORCH_MARKS)
+
+
+def _gunzip(head: bytes) -> bytes:
     try:
-        content = zlib.decompressobj(31).decompress(head, _GUNZIP_BYTES)
+        return zlib.decompressobj(31).decompress(head, _GUNZIP_BYTES)
     except zlib.error:
-        content = b""
+        return b""
+
+
+def _describe_gzip(head: bytes, file: str) -> tuple[str, str]:
+    content = _gunzip(head)
     if content.startswith(b"SQLite format 3"):
         return "a gzip-compressed SQLite database", f"gunzip -k {file}"
     if _is_json(content):
-        what, mend = _describe_json(content)
-        return f"{what}, gzip-compressed", mend
+        return f"{_JSON[0]}, gzip-compressed", _JSON[1]
     return "a gzip-compressed file", f"gunzip -k {file}"
 
 
 def _describe_text(head: bytes) -> tuple[str, str]:
     if _is_json(head):
-        return _describe_json(head)
+        return _JSON
     if not head.strip(b"\0"):
         return "a file of zero bytes", "copy or export it again"
     if b"\0" in head:
@@ -74,9 +84,3 @@ def _describe_text(head: bytes) -> tuple[str, str]:
 
 def _is_json(content: bytes) -> bool:
     return content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
-
-
-def _describe_json(content: bytes) -> tuple[str, str]:
-    if any(mark in content for mark in _TORCH_MARKS):
-        return _TORCH
-    return "a JSON file", "nsys export --type sqlite REPORT.nsys-rep"

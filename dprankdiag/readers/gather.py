@@ -13,6 +13,7 @@ from dprankdiag.model.schema import ABSENT_NS, Columns, Table
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.base import Array
+from dprankdiag.readers.engines import DEFAULT, part_engines
 from dprankdiag.readers.rank_map import Seat, find_seats
 from dprankdiag.readers.rank_order import RankOrder, order_ranks
 from dprankdiag.readers.row_order import split_ranks
@@ -26,8 +27,9 @@ _IDS = {
     ("os_calls", "name_id"): "call_names",
     ("ranges", "name_id"): "range_names",
     ("ranges", "domain_id"): "domain_names",
+    ("messages", "group_id"): "group_names",
 }
-_POOLS = ("kernel_names", "shapes", "call_names", "range_names", "domain_names")
+_POOLS = ("kernel_names", "shapes", "call_names", "range_names", "domain_names", "group_names")
 
 
 def gather(
@@ -43,7 +45,8 @@ def gather(
         expect_ranks: how many ranks there should be; else what the files announce.
 
     Returns:
-        One trace a deployment. Recordings whose known UTC spans do not overlap come apart, with a note.
+        One trace a deployment. Recordings whose known UTC spans do not overlap come apart, with a note, and so do those
+        of one time that claim the same ranks and lie in different folders, or are of different kinds or names.
 
     Raises:
         InputError: a recording is given twice, or two files claim the same rank.
@@ -56,14 +59,16 @@ def gather(
     groups = group_by_time(readings)
     traces = []
     for group in groups:
-        own = {(group.index(number), actor): rank for (number, actor), rank in mapped.items() if number in group}
-        trace = _join([readings[number] for number in group], own, expect_ranks)
-        traces.append(_note_parting(trace, len(groups)) if len(groups) > 1 else trace)
+        engines = [(DEFAULT, group)] if mapped else part_engines(readings, group)
+        for engine, members in engines:
+            own = {(members.index(n), actor): rank for (n, actor), rank in mapped.items() if n in members}
+            trace = _join([readings[number] for number in members], own, expect_ranks, engine)
+            traces.append(_note_parting(trace, len(groups), [name for name, _ in engines]))
     return tuple(traces)
 
 
-def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks: int | None) -> Trace:
-    order = order_ranks(readings, mapped, expect_ranks)
+def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks: int | None, engine: str) -> Trace:
+    order = order_ranks(readings, mapped, expect_ranks, engine)
     used = [number for number, reading in enumerate(readings) if reading.actors]
     placements = dict(zip(used, place_sessions([readings[number].session for number in used]), strict=True))
     if _keeps_everything(readings, order):
@@ -115,7 +120,7 @@ def _join_table(
             elif column.name in _TIMES:
                 values = _shift(values, placements[number].offset_ns)
             elif (table.name, column.name) in _IDS and len(values):
-                values = moves[number][_IDS[table.name, column.name]][values]
+                values = np.where(values < 0, values, moves[number][_IDS[table.name, column.name]][values])
             parts.append(values)
         joined[column.name] = np.concatenate(parts) if parts else np.empty(0, column.dtype)
         for reading in readings:
@@ -170,9 +175,13 @@ def _fingerprint(reading: Reading) -> Hashable:
     return reading.session, actors, sums
 
 
-def _note_parting(trace: Trace, n_groups: int) -> Trace:
-    note = f"the recordings given share no time and are judged apart ({n_groups} groups)"
-    return replace(trace, notes=(note, *trace.notes))
+def _note_parting(trace: Trace, n_times: int, engines: Sequence[str]) -> Trace:
+    notes = []
+    if n_times > 1:
+        notes.append(f"the recordings given share no time and are judged apart ({n_times} groups)")
+    if len(engines) > 1:
+        notes.append(f"several recordings claim the same ranks and are judged apart as engines {', '.join(engines)}")
+    return replace(trace, notes=(*notes, *trace.notes))
 
 
 def _note_clocks(readings: Sequence[Reading], placements: Mapping[int, Placement]) -> tuple[str, ...]:

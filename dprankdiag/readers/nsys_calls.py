@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from dprankdiag.model.schema import ABSENT_NS, Columns, count_rows
 from dprankdiag.model.traces import CALLS
 from dprankdiag.readers.base import Array
+from dprankdiag.readers.call_names import is_blocking, launches_graph
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import ActorIndex, process_keys, thread_ids
 from dprankdiag.readers.nsys_database import NsysDatabase, pack, want
@@ -18,12 +18,6 @@ from dprankdiag.readers.row_order import sort_rows, split_ranks
 from dprankdiag.readers.vocabulary import Vocabulary
 
 TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_BLOCKING = re.compile(
-    r"[sS]ynchroni[sz]e|^cu(?:da)?(?:Malloc|Free|HostAlloc|HostRegister|HostUnregister|Memcpy)"
-    r"|^cuMem(?:Alloc|Free|Host|cpy|Create|Map|Unmap|Release)|ModuleLoad|LibraryLoad"
-)
-_NOT_BLOCKING = re.compile(r"Async|EventQuery|StreamQuery")
-_GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 _SPARSE_SPAN = 16
 _WANTED = (
     want("start", absent=ABSENT_NS),
@@ -171,13 +165,8 @@ class _CallNames:
             found = fetch_texts(self._db, fresh)
             self.texts += [found[number] for number in fresh]
             self._blocks = np.array([is_blocking(text) for text in self.texts])
-            self.launches_graphs |= any(_GRAPH_LAUNCH.search(found[number]) for number in fresh)
+            self.launches_graphs |= any(launches_graph(found[number]) for number in fresh)
         return code, self._blocks[code]
-
-
-def is_blocking(name: str) -> bool:
-    """Say whether a runtime or driver call of this name blocks the thread that makes it."""
-    return bool(_BLOCKING.search(name)) and not _NOT_BLOCKING.search(name)
 
 
 def _join_processes(slices: list[slice], actors: ActorIndex) -> dict[int, slice]:

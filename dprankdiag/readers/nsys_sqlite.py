@@ -121,7 +121,7 @@ def _read_tables(db: NsysDatabase, facts: ExportFacts, raw: RawKernels, raw_rang
         domain_names=ranges.domain_names,
     )
     session = read_session(db, facts, start_ns, end_ns)
-    ordered = {table.name: tables[table.name] for table in TRACE_TABLES}
+    ordered = {table.name: tables.get(table.name, table.empty()) for table in TRACE_TABLES}
     return _Found(actors, describe_actors(db, actors, raw_ranges), ordered, names, calls, ranges, session)
 
 

@@ -19,6 +19,12 @@ _VLLM = re.compile(r"(?:\w+::)?(?:Worker|EngineCore)((?:_[A-Z]+\d+)+)$")
 _MPI_THREAD = re.compile(r"MPI Rank (\d+)$")
 _NCCL_THREAD = re.compile(r"NCCL Progress.*\[(\d+)/(\d+)\]")
 _FILE_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+# Source: sglang@v0.5.23 python/sglang/srt/managers/scheduler_profiler_mixin.py (names of trace files) and
+# python/sglang/srt/utils/profile_merger.py (labels of a merged trace).
+_SGLANG_FILE = re.compile(r"-TP-(\d+)((?:-(?:DP|PP|EP)-\d+)*)(?:-[A-Za-z]+)?(?=\.)")
+_LABEL_AXES = re.compile(r"(TP|DP|PP|EP)-?(\d+)")
+# Source: vllm@v0.33.0 vllm/profiler/wrapper.py (trace names); the rank is the one inside the replica.
+_VLLM_FILE = re.compile(r"(?:^|_)dp(\d+)_pp(\d+)_tp(\d+)(?:_dcp\d+)?(?:_ep(\d+))?_rank\d+\.")
 _GLOBAL_RANK_KEYS = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -91,6 +97,42 @@ def read_file_name(name: str) -> RankClaim | None:
     if len(set(found)) != 1:
         return None
     return RankClaim("file-name", "likely", int(found[0]), f'file named "{name}"')
+
+
+def read_torch_name(name: str) -> RankClaim | None:
+    """Read the axes of parallelism out of the name that SGLang or vLLM gives a rank's torch trace.
+
+    vLLM's ``rank`` counts inside a replica and is no rank of the deployment, so only its axes are claimed.
+    """
+    if match := _VLLM_FILE.search(name):
+        dp, pp, tp = (int(match[k]) for k in (1, 2, 3))
+        ep = int(match[4]) if match[4] else None
+        text = f'file named "{name}"'
+        return RankClaim("file-name", "likely", None, text, dp_rank=dp, tp_rank=tp, pp_rank=pp, ep_rank=ep)
+    if match := _SGLANG_FILE.search(name):
+        return _claim_axes(f"TP-{match[1]}{match[2]}", "file-name", f'file named "{name}"')
+    return None
+
+
+def read_torch_label(label: str) -> RankClaim | None:
+    """Read the axes out of the label ``[TP03-DP03]`` that SGLang's merged trace puts before process ids."""
+    return _claim_axes(label, "trace-label", f"processes labelled {label}")
+
+
+def _claim_axes(text: str, source: str, said: str) -> RankClaim | None:
+    axes = {axis: int(number) for axis, number in _LABEL_AXES.findall(text)}
+    if "TP" not in axes:
+        return None
+    return RankClaim(
+        source,
+        "likely",
+        _place(axes, is_sglang=True),
+        said,
+        dp_rank=axes.get("DP"),
+        tp_rank=axes["TP"],
+        pp_rank=axes.get("PP"),
+        ep_rank=axes.get("EP"),
+    )
 
 
 def read_nccl_payloads(payloads: Iterable[Any], device: int | None) -> RankClaim | None:

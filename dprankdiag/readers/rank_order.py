@@ -11,10 +11,10 @@ from pathlib import Path
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.ranks import Rank, RankClaim
 from dprankdiag.model.sources import Actor, Reading
+from dprankdiag.readers.engines import DEFAULT, find_role
 from dprankdiag.readers.rank_map import Seat
 
 _LARGEST_RANK = 99_999
-_ENGINE = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class RankOrder:
 
 
 def order_ranks(
-    readings: Sequence[Reading], mapped: Mapping[Seat, int] | None = None, expect_ranks: int | None = None
+    readings: Sequence[Reading],
+    mapped: Mapping[Seat, int] | None = None,
+    expect_ranks: int | None = None,
+    engine: str = DEFAULT,
 ) -> RankOrder:
     """Give every actor of one deployment its rank.
 
@@ -43,6 +46,7 @@ def order_ranks(
         readings: the files of the deployment.
         mapped: ranks that the user gave; they win.
         expect_ranks: how many ranks the user expects.
+        engine: name of the deployment.
 
     Raises:
         InputError: two files claim the same rank.
@@ -65,14 +69,26 @@ def order_ranks(
             seat: RankClaim("order", "assumed", numbers[seat], "order of file, process and device") for seat in seats
         }
         if len(seats) > 1:
+            notes += _note_same_claims(readings, seats)
             notes.append(
                 "nothing sure tells the ranks apart: they are assumed in the order of file, process id and device; "
                 "--rank-map FILE names them"
             )
     ordered = sorted(seats, key=lambda seat: numbers[seat])
-    ranks = tuple(_make_rank(readings, seat, numbers[seat], claims[seat]) for seat in ordered)
+    ranks = tuple(_make_rank(readings, seat, numbers[seat], claims[seat], engine) for seat in ordered)
     missing = _find_missing(readings, ranks, [claim for claim in claims.values() if claim], expect_ranks, notes)
     return RankOrder(tuple(ordered), ranks, missing, tuple(notes))
+
+
+def _note_same_claims(readings: Sequence[Reading], seats: Sequence[Seat]) -> list[str]:
+    """Say it where every recording claims to be the same rank, as replicas that do not know of each other do."""
+    texts = {claim.text: claim for seat in seats for claim in _actor(readings, seat).claims if claim.rank is not None}
+    same = [
+        text
+        for text, claim in texts.items()
+        if all(any(other.rank == claim.rank for other in _actor(readings, seat).claims) for seat in seats)
+    ]
+    return [f"all {len(seats)} recordings claim to be one rank ({same[0]})"] if same else []
 
 
 def _choose_claim(actor: Actor, n_actors: int, notes: list[str]) -> RankClaim | None:
@@ -93,7 +109,7 @@ def _choose_claim(actor: Actor, n_actors: int, notes: list[str]) -> RankClaim | 
 
 
 def _is_usable(claim: RankClaim, n_actors: int) -> bool:
-    if claim.grade == "assumed" or (claim.source == "nccl" and (claim.world or n_actors) < n_actors):
+    if claim.grade == "assumed" or (claim.world or n_actors) < n_actors:
         return False
     known = [number for number in (claim.rank, *_axes(claim)) if number is not None]
     return bool(known) and max(known) <= _LARGEST_RANK
@@ -119,7 +135,7 @@ def _number(claims: Mapping[Seat, RankClaim], readings: Sequence[Reading]) -> di
     for rank, seats in sorted(owners.items()):
         first, *others = seats
         for other in others:
-            if other[0] != first[0]:
+            if other[0] != first[0] and "likely" not in (claims[first].grade, claims[other].grade):
                 raise _refuse(readings, rank, first, other)
     return None
 
@@ -187,13 +203,14 @@ def _find_missing(
     return missing
 
 
-def _make_rank(readings: Sequence[Reading], seat: Seat, number: int, claim: RankClaim | None) -> Rank:
+def _make_rank(readings: Sequence[Reading], seat: Seat, number: int, claim: RankClaim | None, engine: str) -> Rank:
     actor, session = _actor(readings, seat), readings[seat[0]].session
     source = claim or RankClaim("order", "assumed", number, "")
     made = Rank(
-        engine=_ENGINE,
+        engine=engine,
         rank=number,
         level="gpu",
+        role=find_role(engine),
         identified_by=source.source,
         grade=source.grade,
         host=session.host,

@@ -7,11 +7,12 @@ import stat
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
-from dprankdiag.readers.file_kinds import describe_content
+from dprankdiag.readers.file_kinds import describe_content, is_torch_trace
 from dprankdiag.readers.nsys_database import list_tables
 
 NSYS_SQLITE = "nsys-sqlite"
-_EXPECTED = "expected an Nsight Systems SQLite export"
+TORCH_JSON = "torch-json"
+_EXPECTED = "expected an Nsight Systems SQLite export or a torch profiler trace"
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
@@ -30,7 +31,7 @@ _NSYS_TABLES = (
 
 
 def sniff(path: Path) -> str:
-    """Return the kind of input that a file is: "nsys-sqlite".
+    """Return the kind of input that a file is: "nsys-sqlite" or "torch-json".
 
     Never blocks: anything but a regular file is refused before it is opened.
 
@@ -43,6 +44,8 @@ def sniff(path: Path) -> str:
     head = _read_head(path)
     if size == 0:
         raise DamagedInput(f"empty file (0 bytes), {_EXPECTED}", where=str(path), mend="export or copy it again")
+    if is_torch_trace(head):
+        return TORCH_JSON
     if not _MAGIC.startswith(head[: len(_MAGIC)]):
         what, mend = describe_content(path, head)
         raise InputError(f"{what}, {_EXPECTED}", where=str(path), mend=mend)
