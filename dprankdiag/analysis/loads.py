@@ -51,7 +51,7 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
     found = []
     for standout in skews.attention:
         mask = standout.mask
-        if _is_slow_chip(skews, standout):
+        if _is_slow_chip(seen, skews, standout):
             continue
         rows = _compare(_annotated(seen, standout, "requests"), mask)
         if rows is None:
@@ -62,14 +62,28 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
     return found
 
 
-def _is_slow_chip(skews: Skews, standout: Standout) -> bool:
-    """Tell whether heavier attention is what a slow chip does to it, beyond what the probes show on average."""
+def _is_slow_chip(seen: Observations, skews: Skews, standout: Standout) -> bool:
+    """Tell whether heavier attention is what a slow chip does to it, beyond what the probes show on average.
+
+    Of a team that shares its requests one slow chip is enough: the mean over the team hides the others.
+    """
+    teams = [team for team in seen.teams if standout.mask[list(team)].any()] or [np.flatnonzero(standout.mask)]
     for slow in skews.speed:
-        if slow.mask[standout.mask].all() and (slow.steps & standout.steps).any():
-            ratio = float(np.max(standout.levels[standout.mask]))
-            speed = float(np.mean(slow.levels[standout.mask])) / slow.centre
-            return ratio * speed <= SLOW_CHIP_MARGIN * float(skews.worst_family[standout.mask].max())
+        ill = standout.mask & slow.mask
+        covered = all(ill[list(team)].any() for team in teams) if len(seen.teams) > 1 else ill[standout.mask].all()
+        if covered and (slow.steps & standout.steps).any():
+            share = float(ill[standout.mask].mean())
+            ratio = 1.0 + (float(np.max(standout.levels[standout.mask])) - 1.0) / share
+            speed = float(np.mean(slow.levels[ill])) / slow.centre
+            return ratio * speed <= SLOW_CHIP_MARGIN * _worst_slowness(skews, ill, speed)
     return False
+
+
+def _worst_slowness(skews: Skews, ill: BoolArray, speed: float) -> float:
+    """Return how slow the worst family of equal work is where all of it is `speed` slower, not on average."""
+    typical = float(skews.slowness[:, ill].mean())
+    worst = float(skews.worst_family[ill].max())
+    return max(1.0 + (worst - 1.0) * (speed - 1.0) / (typical - 1.0), worst) if typical > 1.0 else worst
 
 
 def _annotated(seen: Observations, standout: Standout, field: str) -> FloatArray | None:

@@ -10,7 +10,14 @@ import numpy as np
 from dprankdiag.analysis.experts import ExpertSkew, measure_experts
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.speed import measure_speed, measure_worst_family
-from dprankdiag.analysis.standouts import Standout, find_bursts, find_stalls, find_standouts, relative_to_step
+from dprankdiag.analysis.standouts import (
+    Standout,
+    find_all,
+    find_bursts,
+    find_stalls,
+    find_standouts,
+    relative_to_step,
+)
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.thresholds import BURST_LEAST, LEAST_WORK_SHARE, WORK_PRIOR_SD
 from dprankdiag.analysis.transfers import TransferShift, find_common_slowdown, find_transfer_shifts
@@ -100,15 +107,10 @@ def _work_standouts(work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns:
         return []
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
-        return _runs_and_bursts(relative_to_step(work), WORK_PRIOR_SD, least)
+        return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least)
     joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
-    found = _runs_and_bursts(relative_to_step(joined), WORK_PRIOR_SD, least)
+    found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least)
     return [_widen(item, teams, work.shape[1]) for item in found]
-
-
-def _runs_and_bursts(series: FloatArray, prior_sd: float, least: float) -> list[Standout]:
-    runs = find_standouts(series, prior_sd, least)
-    return [*runs, *find_bursts(series, BURST_LEAST * least, runs)]
 
 
 def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -> Standout:
@@ -139,7 +141,8 @@ def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Stand
         return []
     calls = max(exit_calls(seen, kind), 1)
     transfer = float(np.median(seen.sums["transfer"]))
-    return _runs_and_bursts(late, 0.05 * transfer + 500.0 * np.sqrt(calls), LEAST_EXIT_SHARE * step_ns)
+    least = LEAST_EXIT_SHARE * step_ns
+    return find_all(late, 0.05 * transfer + 500.0 * np.sqrt(calls), least, BURST_LEAST * least)
 
 
 def exit_sums(seen: Observations, kind: str) -> FloatArray | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.standouts import Standout, find_bursts, find_standouts, relative_to_step
+from dprankdiag.analysis.standouts import Standout, find_all, find_standouts, relative_to_step
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
 
@@ -35,8 +35,7 @@ def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[
         # What a slow chip costs is all its work, not only the probes.
         work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
         least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
-        found = find_standouts(ratio, SPEED_PRIOR_SD, least, own_past=True)
-        found += find_bursts(ratio, max(2 * least, 0.05), found)
+        found = find_all(ratio, SPEED_PRIOR_SD, least, max(2 * least, 0.05), own_past=True)
         slow = [item for item in found if is_slow_throughout(seen, item)]
         if found and not slow:
             return even, [], "one side"

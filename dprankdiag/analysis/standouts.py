@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from dprankdiag.analysis.statistics import (
     find_changes,
     find_events,
     find_high,
+    find_two_levels,
     peer_median,
     robust_sd,
 )
@@ -46,6 +47,8 @@ class Standout:
         is_burst: single steps stand out, not a run.
         in_turn: the ranks take turns.
         spread: standard deviation of the rest's levels, unit of the series.
+        peaks: `(n_steps,)` of ranks that go to and fro between two levels, the steps at the upper one; the lower one
+            may stand out as well, because a step's tail counts to the next.
     """
 
     first: int
@@ -58,6 +61,7 @@ class Standout:
     is_burst: bool = False
     in_turn: bool = False
     spread: float = 0.0
+    peaks: BoolArray | None = None
 
     @property
     def steps(self) -> BoolArray:
@@ -69,6 +73,49 @@ def relative_to_step(values: FloatArray) -> FloatArray:
     """Divide by what the step asks of everybody: the median rank (of two ranks, the lesser)."""
     base = values.min(axis=1) if values.shape[1] == 2 else np.median(values, axis=1)
     return np.asarray(values / np.maximum(base, 1.0)[:, None])
+
+
+def find_all(
+    series: FloatArray, prior_sd: float, least: float, burst_least: float, *, own_past: bool = False
+) -> list[Standout]:
+    """Find what stands out over runs of steps, in every few steps, and in single ones; each step counts once.
+
+    Args:
+        series, prior_sd, least, own_past: as `find_standouts`.
+        burst_least: smallest height of a single step worth an event.
+    """
+    turns, calm = split_turns(series, least)
+    runs = find_standouts(calm, prior_sd, least, own_past=own_past)
+    for number, turn in enumerate(turns):
+        for run in [item for item in runs if np.array_equal(item.mask, turn.mask)]:
+            runs = [item for item in runs if item is not run]
+            turns[number] = replace(turns[number], marks=turns[number].marks | run.marks)
+    return [*turns, *runs, *find_bursts(calm, burst_least, runs)]
+
+
+def split_turns(series: FloatArray, least: float) -> tuple[list[Standout], FloatArray]:
+    """Find ranks that go up and down between two levels every few steps, too often for events and no run either.
+
+    Ranks that do so at different times take turns; those are left to `find_bursts`.
+
+    Returns:
+        The standouts, marking the upper steps, and the series with those steps set to the lower level.
+    """
+    calm = series.copy()
+    marks = np.zeros(series.shape, bool)
+    if len(series) < 4 * FEWEST_STEPS or series.shape[1] < 2:
+        return [], calm
+    excess = series - peer_median(series)
+    for rank in range(series.shape[1]):
+        upper = find_two_levels(excess[:, rank], least)
+        if upper is not None:
+            marks[:, rank] = upper
+            calm[upper, rank] -= np.median(excess[upper, rank]) - np.median(excess[~upper, rank])
+    groups = _group_by_steps(marks, np.flatnonzero(marks.any(axis=0)).tolist())
+    if len(groups) != 1:
+        return [], series
+    found = _burst(series, marks, groups[0], in_turn=False)
+    return [replace(found, peaks=found.steps)], calm
 
 
 def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_past: bool = False) -> list[Standout]:

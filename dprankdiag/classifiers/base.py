@@ -48,7 +48,8 @@ def period_of(seen: Observations, standout: Standout) -> int | None:
     """Return the period of a burst whose steps come back regularly, in ns."""
     if not standout.is_burst or standout.in_turn:
         return None
-    return find_period(np.flatnonzero(standout.steps), seen.start_ns[standout.steps])
+    steps = standout.steps if standout.peaks is None else standout.peaks
+    return find_period(np.flatnonzero(steps), seen.start_ns[steps])
 
 
 def who_of(standout: Standout) -> Who:
