@@ -26,6 +26,9 @@ SYNC_STREAM = 3
 
 GraphMode = Literal["node", "graph"]
 
+UTC_START_NS = 1_781_000_000_000_000_000
+"""UTC time at true time 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
@@ -138,6 +141,38 @@ class KernelText:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """What a launched collective tells a profiler that listens to the communication library.
+
+    Attributes:
+        name: the library's name for the operation.
+        among: who meets: all ranks, or those that share attention.
+        input_elements, output_elements: of one rank.
+    """
+
+    name: str
+    among: Literal["world", "group"]
+    input_elements: int
+    output_elements: int
+    dtype: str = "BFloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A communicator's members, under the name that all ranks count up to.
+
+    Attributes:
+        among: which collectives run in it; None for the default and for CPU groups.
+    """
+
+    name: str
+    description: str
+    backend: str
+    ranks: tuple[int, ...]
+    among: Literal["world", "group"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RangeText:
     """An annotation's text and its domain; "" is the default domain."""
 
@@ -167,12 +202,24 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: which DP rank it belongs to, its position in the attention group and among the experts."""
+
+    dp: int
+    attention: int
+    expert: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A deployment's events: one process and one set of rows a rank.
 
     Attributes:
         graph_mode: how replays were recorded; None if none happened.
         command: command line of the launched program.
+        collectives: by kernel text; None for own work and for collectives that no library announces.
+        groups: every communicator of the deployment.
+        places: position of every rank in the deployment, by parallel dimension.
     """
 
     processes: tuple[Process, ...]
@@ -182,6 +229,9 @@ class Recording:
     range_texts: tuple[RangeText, ...]
     graph_mode: GraphMode | None
     command: tuple[str, ...]
+    collectives: tuple[Collective | None, ...]
+    groups: tuple[ProcessGroup, ...]
+    places: tuple[Place, ...]
 
     @property
     def kernel_count(self) -> int:
@@ -211,3 +261,10 @@ class FileClock:
         if self.drift_ppm == 0.0:
             return elapsed
         return elapsed + np.rint(elapsed * (self.drift_ppm * 1e-6)).astype(np.int64)
+
+    def read_wall(self, true_ns: Array, skew_ns: int = 0) -> Array:
+        """Turn true times into the host's wall clock, in ns since 1970, whenever the session started."""
+        wall: Array = true_ns + (UTC_START_NS + self.wall_error_ns + skew_ns)
+        if self.drift_ppm:
+            wall = wall + np.rint(true_ns * (self.drift_ppm * 1e-6)).astype(np.int64)
+        return wall

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from dprankdiag.harness.events import (
     SYNC_STREAM,
     Array,
     CallRows,
+    Collective,
     CopyRows,
     KernelRows,
     KernelText,
+    Place,
     Process,
+    ProcessGroup,
     RangeRows,
     RankRows,
     Recording,
@@ -40,6 +44,7 @@ _COMM_STREAM = 21
 _FIRST_PID = 41_200
 _FIRST_NODE = 3_000
 _PERSISTENT_GRID = 132
+_HIDDEN = 7_168
 _COPY_BYTES = {"input_copy": 12_288, "output_copy": 256}
 _CALL_TEXTS = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000")
 _LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC = range(5)
@@ -50,6 +55,7 @@ _DRIVER_LAUNCHED = ("qkv_gemm", "o_proj_gemm", "lm_head_gemm", "expert_up", "exp
 class _Texts:
     kernels: tuple[KernelText, ...]
     index: dict[str, int]
+    collectives: tuple[Collective | None, ...]
 
 
 def record(timeline: Timeline) -> Recording:
@@ -65,14 +71,49 @@ def record(timeline: Timeline) -> Recording:
     mode = None if not world.graph else world.graph_mode
     command = tuple(word.format(ranks=world.ranks, dp=world.dp_size, tp=world.attention_tp) for word in names.command)
     calls = (*_CALL_TEXTS, names.sync_call)
-    processes = _make_processes(world, names)
-    return Recording(processes, tuple(rows), texts.kernels, calls, range_texts, mode, command)
+    return Recording(
+        processes=_make_processes(world, names),
+        rows=tuple(rows),
+        kernel_texts=texts.kernels,
+        call_texts=calls,
+        range_texts=range_texts,
+        graph_mode=mode,
+        command=command,
+        collectives=texts.collectives,
+        groups=_list_groups(world),
+        places=tuple(Place(*divmod(rank, world.attention_tp), rank) for rank in range(world.ranks)),
+    )
 
 
 def _collect_texts(timeline: Timeline, names: NameSet) -> _Texts:
     keys = dict.fromkeys(op.kernel_key for lane in timeline.lanes for op in lane.operations if op.act != "copy")
     texts = list(dict.fromkeys(names.kernel(key) for key in keys))
-    return _Texts(tuple(texts), {key: texts.index(names.kernel(key)) for key in keys})
+    index = {key: texts.index(names.kernel(key)) for key in keys}
+    announced = {index[key]: _announce(timeline.world, key) for key in keys}
+    return _Texts(tuple(texts), index, tuple(announced[position] for position in range(len(texts))))
+
+
+def _announce(world: World, key: str) -> Collective | None:
+    """Say what the communication library tells of a collective; the engines' own kernels tell nothing."""
+    elements = world.requests * _HIDDEN
+    if key == "all_gather":
+        return Collective("_allgather_base", "world", elements, elements * world.ranks)
+    if key == "reduce_scatter":
+        return Collective("_reduce_scatter_base", "world", elements * world.ranks, elements)
+    return Collective("allreduce", "group", elements, elements) if key == "attention_all_reduce" else None
+
+
+def _list_groups(world: World) -> tuple[ProcessGroup, ...]:
+    """List the communicators in the order in which an engine makes them: one for GPUs, then one for hosts."""
+    everybody = tuple(range(world.ranks))
+    groups = [ProcessGroup("0", "default_pg", "cuda:nccl", everybody)]
+    sets: list[tuple[Literal["world", "group"], tuple[int, ...]]] = [("world", everybody)]
+    if world.attention_tp > 1:
+        sets += [("group", everybody[at : at + world.attention_tp]) for at in everybody[:: world.attention_tp]]
+    for among, members in sets:
+        groups.append(ProcessGroup(str(len(groups)), "undefined", "cuda:nccl", members, among))
+        groups.append(ProcessGroup(str(len(groups)), "undefined", "cpu:gloo,cuda:gloo", members))
+    return tuple(groups)
 
 
 def _make_processes(world: World, names: NameSet) -> tuple[Process, ...]:
@@ -216,8 +257,12 @@ def _record_syncs(timeline: Timeline, rank: int, sync_ids: Array) -> SyncRows:
 
 
 def _choose_cut(timeline: Timeline, rank: int) -> tuple[int, int]:
-    """Choose where a rank's profile begins and ends: somewhere inside the first and the last step."""
+    """Choose where a rank's profile begins and ends: with the run, inside a step, or at a step of its own."""
     world = timeline.world
+    if world.start_spread:
+        first = int(open_stream(world.seed, "start", rank).integers(world.start_spread + 1))
+        last = first + world.steps + world.start_spread - 1
+        return int(timeline.hosts.gather_start_ns[first, rank]), _find_step_end(timeline, last, rank)
     if not world.cut_edges:
         return (0, int(np.iinfo(np.int64).max))
     first, last = open_stream(world.seed, "cut", rank).uniform(0.2, 0.8, 2)
@@ -227,6 +272,15 @@ def _choose_cut(timeline: Timeline, rank: int) -> tuple[int, int]:
         round(begin + first * (int(ends[0]) - begin)),
         round(int(ends[-2]) + last * (int(ends[-1]) - int(ends[-2]))),
     )
+
+
+def _find_step_end(timeline: Timeline, step: int, rank: int) -> int:
+    """Find when a rank's host and GPU are through with a step, before the next one begins."""
+    done = int(timeline.hosts.sync_end_ns[step, rank]) + 2_000
+    for lane, times in zip(timeline.lanes, timeline.times, strict=True):
+        for row in np.flatnonzero(lane.steps == step).tolist():
+            done = max(done, int(times.end_ns[row, :, rank].max()))
+    return done
 
 
 def _cut_rows(rows: RankRows, begin_ns: int, end_ns: int) -> RankRows:

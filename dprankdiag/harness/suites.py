@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +28,10 @@ from dprankdiag.harness.faults import (
 )
 from dprankdiag.harness.nsys_schema import Schema
 from dprankdiag.harness.nsys_writer import write_export
+from dprankdiag.harness.torch_files import Trouble, write_traces
+from dprankdiag.harness.torch_names import FileNames
+from dprankdiag.harness.torch_writer import TorchStyle
+from dprankdiag.harness.world import Names
 from dprankdiag.harness.worlds import World, simulate_world
 
 WORLDS: dict[str, World] = {
@@ -69,20 +76,44 @@ WORLDS: dict[str, World] = {
 }
 
 
+_NAMING: dict[Names, FileNames] = {"sglang": "sglang", "vllm": "vllm", "invented": "torch"}
+
+
 def write_world(
-    world: World, folder: Path, *, name: str = "world", schema: Schema = "3.25", compact: bool = False
+    world: World,
+    folder: Path,
+    *,
+    name: str = "world",
+    format: Literal["nsys", "torch"] = "nsys",
+    schema: Schema = "3.25",
+    compact: bool = False,
+    style: TorchStyle | None = None,
+    troubles: Sequence[Trouble] = (),
 ) -> list[Path]:
     """Simulate a world and write its recordings into a folder.
 
     Args:
         world: the world.
         folder: where to; made if it is not there.
-        name: stem of the files.
-        schema: version of the export.
-        compact: spend time to make the files small.
+        name: stem of the files; of torch traces, which an engine names, the prefix.
+        format: exports of Nsight Systems as the world's `files` says, or a torch profiler trace a rank.
+        schema: version of an export.
+        compact: spend time to make exports small.
+        style: what was asked of which torch profiler.
+        troubles: what goes wrong with torch traces.
+
+    Returns:
+        The files; the same world gives the same bytes.
+
+    Raises:
+        ValueError: a torch trace cannot show what the world is to record.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recording = simulate_world(world)
+    if format == "torch":
+        clocks = [clock for _, _, clock in plan_files(replace(world, files="rank"))]
+        naming = _NAMING[world.names]
+        return write_traces(recording, clocks, folder, name=name, naming=naming, style=style, troubles=troubles)
     paths = []
     for label, ranks, clock in plan_files(world):
         path = folder / f"{name}{label}.sqlite"

@@ -20,7 +20,8 @@ class World:
     """One deployment in lockstep.
 
     Attributes:
-        ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part.
+        ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part, with
+            `start_spread` more run that not all ranks record.
         attention_tp: ranks that share one DP rank's attention.
         communication: gather and scatter by NCCL, by custom all-reduce, or DeepEP dispatch and combine (low-latency, or
             normal mode, in which the host waits for the received counts; it cannot be captured in a graph).
@@ -45,6 +46,7 @@ class World:
         annotations: no ranges; a range a step; also the batch's rows and KV tokens.
         runtime_rows: launch and synchronise calls are recorded.
         thread_titles: each process names its thread in full, else names are cut to 15 bytes.
+        start_spread: up to how many steps apart the ranks' profiles begin; each records as many steps as any other.
         files: one recording for all, one a node, one a rank.
         ranks_per_node: 0 for all ranks on one node.
         gpu_skew_ns, host_clock_ns, drift_ppm: standard deviations of a GPU's stamps against its host, of the hosts'
@@ -83,6 +85,7 @@ class World:
     runtime_rows: bool = True
     thread_titles: bool = True
     cut_edges: bool = False
+    start_spread: int = 0
     files: Files = "one"
     ranks_per_node: int = 0
     gpu_skew_ns: int = 0
@@ -93,6 +96,8 @@ class World:
     def __post_init__(self) -> None:
         if self.ranks % self.attention_tp:
             raise ValueError(f"{self.ranks} ranks do not divide into attention groups of {self.attention_tp}")
+        if self.cut_edges and self.start_spread:
+            raise ValueError("profiles begin inside a step or at different steps, not both")
         if self.files == "one" and self.node_size < self.ranks:
             raise ValueError("one recording cannot span several nodes")
         if self.communication == "deepep_normal" and self.graph:
@@ -113,12 +118,13 @@ class World:
     @property
     def run_steps(self) -> int:
         """Count the steps that run, including those recorded in part."""
-        return self.steps + 2 if self.cut_edges else self.steps
+        return self.steps + (2 if self.cut_edges else 2 * self.start_spread)
 
     @property
     def full_steps(self) -> slice:
-        """Select the steps that are recorded whole."""
-        return slice(1, self.steps + 1) if self.cut_edges else slice(0, self.steps)
+        """Select the steps that every rank records whole."""
+        first = 1 if self.cut_edges else self.start_spread
+        return slice(first, first + self.steps)
 
     @property
     def node_size(self) -> int:

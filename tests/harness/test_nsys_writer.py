@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from dprankdiag.harness.events import FileClock, GraphMode
+from dprankdiag.harness.events import UTC_START_NS, FileClock, GraphMode
 from dprankdiag.harness.faults import load_context
 from dprankdiag.harness.nsys_schema import AGES, Schema, create_table, has_table
-from dprankdiag.harness.nsys_session import UTC_START_NS
 from dprankdiag.harness.nsys_writer import pack_process, write_export
 from dprankdiag.harness.suites import plan_files, write_world
 from dprankdiag.harness.world import Files, Names
