@@ -19,9 +19,13 @@ NO_VALUE = -1
 NOT_IN_GRAPH = -1
 """A kernel that was launched by a call of its own."""
 
+NO_EVENT = -1
+"""A wait for something else than an event."""
+
 COPY_TO_DEVICE = 1
 COPY_TO_HOST = 2
 SYNC_EVENT = 1
+SYNC_STREAM_WAIT = 2
 SYNC_STREAM = 3
 
 GraphMode = Literal["node", "graph"]
@@ -69,12 +73,30 @@ class CallRows:
 
 @dataclass(frozen=True, slots=True)
 class SyncRows:
-    """Waits of the host for a stream or event; `kind` is SYNC_EVENT or SYNC_STREAM."""
+    """Waits, at the time of the call that asks for them; `kind` is SYNC_EVENT, SYNC_STREAM or SYNC_STREAM_WAIT.
+
+    The host waits for an event or a stream; with SYNC_STREAM_WAIT `stream` waits for an event. `event` is NO_EVENT or
+    the event's number, `record` that of the recording waited for.
+    """
 
     start_ns: Array
     end_ns: Array
     stream: Array
     kind: Array
+    call: Array
+    event: Array
+    record: Array
+
+
+@dataclass(frozen=True, slots=True)
+class EventRows:
+    """Events recorded on a stream, at the time of the call; an event is recorded again and again, each time anew."""
+
+    start_ns: Array
+    end_ns: Array
+    stream: Array
+    event: Array
+    record: Array
     call: Array
 
 
@@ -99,7 +121,7 @@ class ReplayRows:
     call: Array
 
 
-Rows = TypeVar("Rows", KernelRows, CopyRows, CallRows, SyncRows, RangeRows, ReplayRows)
+Rows = TypeVar("Rows", KernelRows, CopyRows, CallRows, SyncRows, EventRows, RangeRows, ReplayRows)
 
 
 def empty_rows(kind: type[Rows]) -> Rows:
@@ -128,6 +150,7 @@ class RankRows:
     copies: CopyRows
     calls: CallRows
     syncs: SyncRows
+    events: EventRows
     ranges: RangeRows
     replays: ReplayRows
 

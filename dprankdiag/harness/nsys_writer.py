@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dprankdiag.harness.events import NO_VALUE, NOT_IN_GRAPH, Array, FileClock, KernelRows, Process, Recording
+from dprankdiag.harness.events import NO_EVENT, NO_VALUE, NOT_IN_GRAPH, Array, FileClock, KernelRows, Process, Recording
 from dprankdiag.harness.nsys_schema import Schema, create_table, has_table, list_columns
 from dprankdiag.harness.nsys_session import list_session_rows
 
@@ -33,7 +33,8 @@ _CONSTANTS: dict[str, dict[str, object]] = {
     },
     "CUPTI_ACTIVITY_KIND_MEMCPY": {"contextId": 1, "greenContextId": 0, "copyCount": 1},
     "CUPTI_ACTIVITY_KIND_RUNTIME": {"returnValue": 0},
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": {"contextId": 1, "eventId": _NULL_EVENT, "eventSyncId": 0},
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": {"contextId": 1},
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": {"timestamp": 0, "contextId": 1},
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": {"contextId": 1, "greenContextId": 0},
 }  # fmt: skip
 
@@ -181,7 +182,16 @@ class _Writer:
             },
         )
         columns = self._gpu_columns(process, syncs.start_ns, syncs.end_ns, syncs.stream, syncs.call, skew=False)
-        self._insert("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns | {"syncType": syncs.kind})
+        columns |= {
+            "syncType": syncs.kind,
+            "eventId": np.where(syncs.event == NO_EVENT, _NULL_EVENT, syncs.event),
+            "eventSyncId": syncs.record,
+        }
+        self._insert("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns)
+        events = self.recording.rows[rank].events
+        columns = self._gpu_columns(process, events.start_ns, events.end_ns, events.stream, events.call, skew=False)
+        columns |= {"eventId": events.event, "eventSyncId": events.record}
+        self._insert("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns)
 
     def _write_ranges(self, process: Process, rank: int) -> None:
         rows = self.recording.rows[rank].ranges

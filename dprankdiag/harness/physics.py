@@ -155,7 +155,7 @@ def _scale(op: Operation, steps: Array, loads: Loads) -> Array:
     if op.scale == "fixed":
         return np.ones((len(steps), 1))
     load: Array = loads.tokens[steps, op.layer] if op.scale == "tokens" else _row_loads(loads)[op.scale][steps]
-    scaled: Array = floor + (1 - floor) * load
+    scaled: Array = floor + (1 - floor) * load * op.share
     return scaled
 
 

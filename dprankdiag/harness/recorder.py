@@ -12,13 +12,16 @@ from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.events import (
     COPY_TO_DEVICE,
     COPY_TO_HOST,
+    NO_EVENT,
     NOT_IN_GRAPH,
     SYNC_EVENT,
     SYNC_STREAM,
+    SYNC_STREAM_WAIT,
     Array,
     CallRows,
     Collective,
     CopyRows,
+    EventRows,
     KernelRows,
     KernelText,
     Place,
@@ -39,15 +42,17 @@ from dprankdiag.harness.program import Operation
 from dprankdiag.harness.timeline import LaneTimes, Timeline
 from dprankdiag.harness.world import World
 
-_STREAM = 7
-_COMM_STREAM = 21
+_STREAMS = {"compute": 7, "comm": 21}
 _FIRST_PID = 41_200
 _FIRST_NODE = 3_000
+_FIRST_EVENT = 40
+_MOST_WAITS = 100_000
 _PERSISTENT_GRID = 132
 _HIDDEN = 7_168
 _COPY_BYTES = {"input_copy": 12_288, "output_copy": 256}
 _CALL_TEXTS = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000")
-_LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC = range(5)
+_EVENT_CALL_TEXTS = ("cudaEventRecord_v3020", "cudaStreamWaitEvent_v3020")
+_LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC, _RECORD, _WAIT = range(7)
 _DRIVER_LAUNCHED = ("qkv_gemm", "o_proj_gemm", "lm_head_gemm", "expert_up", "expert_down")
 
 
@@ -56,6 +61,23 @@ class _Texts:
     kernels: tuple[KernelText, ...]
     index: dict[str, int]
     collectives: tuple[Collective | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of a step of one kind, numbered in order; and the waits between streams that are calls.
+
+    Attributes:
+        waits: `(waits,)` the operation waited for, and the one that waits.
+        launch, record, wait: number of each launch call; of the calls around each wait.
+        count: of all calls.
+    """
+
+    waits: tuple[tuple[int, int], ...]
+    launch: Array
+    record: Array
+    wait: Array
+    count: int
 
 
 def record(timeline: Timeline) -> Recording:
@@ -70,7 +92,8 @@ def record(timeline: Timeline) -> Recording:
         rows.append(_cut_rows(_record_rank(timeline, rank, texts, ranges[rank]), *cut))
     mode = None if not world.graph else world.graph_mode
     command = tuple(word.format(ranks=world.ranks, dp=world.dp_size, tp=world.attention_tp) for word in names.command)
-    calls = (*_CALL_TEXTS, names.sync_call)
+    overlaps = any(_number_calls(*pair).waits for pair in zip(timeline.lanes, timeline.times, strict=True))
+    calls = (*_CALL_TEXTS, names.sync_call, *(_EVENT_CALL_TEXTS if overlaps else ()))
     return Recording(
         processes=_make_processes(world, names),
         rows=tuple(rows),
@@ -131,22 +154,33 @@ def _make_processes(world: World, names: NameSet) -> tuple[Process, ...]:
 
 def _record_rank(timeline: Timeline, rank: int, texts: _Texts, ranges: RangeRows) -> RankRows:
     world = timeline.world
-    calls_a_step = max(len(times.is_graph_call) for times in timeline.times) + 1
+    numbered = [_number_calls(lane, times) for lane, times in zip(timeline.lanes, timeline.times, strict=True)]
+    calls_a_step = max(it.count for it in numbered) + 1
     first_call = 1_000 + 37 * rank
     kernels, copies, calls, replays = [], [], [], []
-    for lane, times in zip(timeline.lanes, timeline.times, strict=True):
-        call_ids = first_call + lane.steps[:, None] * calls_a_step + np.arange(len(times.is_graph_call))
+    syncs, events = [], []
+    for lane, times, numbers in zip(timeline.lanes, timeline.times, numbered, strict=True):
+        first = first_call + lane.steps[:, None] * calls_a_step
+        call_ids = first + numbers.launch
         kernels.append(_record_kernels(timeline, lane, times, rank, texts, call_ids))
         copies.append(_record_copies(lane, times, rank, call_ids))
         calls.append(_record_calls(lane, times, rank, call_ids))
         replays.append(_record_replays(timeline, lane, times, rank, call_ids))
+        if numbers.waits:
+            event_rows = _record_events(lane, times, rank, numbers, first)
+            sync_rows = _record_stream_waits(lane, times, rank, numbers, first)
+            events.append(event_rows)
+            syncs.append(sync_rows)
+            calls += _record_event_calls(event_rows, sync_rows)
     sync_ids = first_call + np.arange(world.run_steps) * calls_a_step + calls_a_step - 1
     calls.append(_record_sync_calls(timeline, rank, sync_ids))
+    syncs.append(_record_syncs(timeline, rank, sync_ids))
     return RankRows(
         kernels=join_rows(KernelRows, kernels),
         copies=join_rows(CopyRows, copies),
         calls=join_rows(CallRows, calls) if world.runtime_rows else empty_rows(CallRows),
-        syncs=_record_syncs(timeline, rank, sync_ids) if world.runtime_rows else empty_rows(SyncRows),
+        syncs=join_rows(SyncRows, syncs) if world.runtime_rows else empty_rows(SyncRows),
+        events=join_rows(EventRows, events) if world.runtime_rows and events else empty_rows(EventRows),
         ranges=ranges,
         replays=join_rows(ReplayRows, replays),
     )
@@ -164,12 +198,11 @@ def _record_kernels(
     def each(values: list[int]) -> Array:
         return np.tile(np.asarray(values, np.int64), count)
 
-    comm = _COMM_STREAM if world.comm_stream else _STREAM
     grids = [_grid(timeline, lane, op, rank) for op in ops]
     return KernelRows(
         start_ns=times.start_ns[:, kept, rank].ravel(),
         end_ns=times.end_ns[:, kept, rank].ravel(),
-        stream=each([comm if op.act == "meet" else _STREAM for op in ops]),
+        stream=each([_STREAMS[op.stream] for op in ops]),
         name=each([texts.index[op.kernel_key] for op in ops]),
         grid_x=np.stack(grids, axis=1).ravel() if grids else np.zeros(0, np.int64),
         grid_y=each([16 if op.key == "attention" else 1 for op in ops]),
@@ -193,7 +226,7 @@ def _grid(timeline: Timeline, lane: Lane, op: Operation, rank: int) -> Array:
         rows = np.broadcast_to(np.ceil(loads.max()), len(steps)) if op.in_graph else loads[:, rank]
     else:
         return np.full(len(steps), _PERSISTENT_GRID)
-    grid: Array = np.rint(rows * world.requests * prompt).astype(np.int64)
+    grid: Array = np.ceil(np.rint(rows * world.requests * prompt) * op.share).astype(np.int64)
     return grid
 
 
@@ -204,7 +237,7 @@ def _record_copies(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> 
     return CopyRows(
         start_ns=times.start_ns[:, kept, rank].ravel(),
         end_ns=times.end_ns[:, kept, rank].ravel(),
-        stream=np.full(count * len(kept), _STREAM),
+        stream=np.full(count * len(kept), _STREAMS["compute"]),
         kind=np.tile([COPY_TO_DEVICE if key == "input_copy" else COPY_TO_HOST for key in keys], count),
         size_bytes=np.tile([_COPY_BYTES[key] for key in keys], count),
         call=call_ids[:, times.call_of[kept]].ravel(),
@@ -225,6 +258,69 @@ def _record_calls(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> C
     )
 
 
+def _number_calls(lane: Lane, times: LaneTimes) -> _Calls:
+    """Number the calls of a step; inside a graph a wait is an edge of the graph and no call."""
+    waits = tuple(
+        (earlier, position)
+        for position, op in enumerate(lane.operations)
+        for earlier in op.waits_for
+        if not op.in_graph
+    )
+    recorded = {int(times.call_of[earlier]) for earlier, _ in waits}
+    waiting = {int(times.call_of[later]) for _, later in waits}
+    launch = np.zeros(len(times.is_graph_call), np.int64)
+    number = 0
+    for call in range(len(launch)):
+        launch[call] = number + (call in waiting)
+        number = int(launch[call]) + 1 + (call in recorded)
+    first, last = np.asarray(waits, np.int64).reshape(-1, 2).T
+    return _Calls(waits, launch, launch[times.call_of[first]] + 1, launch[times.call_of[last]] - 1, number)
+
+
+def _record_events(lane: Lane, times: LaneTimes, rank: int, numbers: _Calls, first: Array) -> EventRows:
+    """Record an event right after the launch of what is waited for."""
+    sources = [earlier for earlier, _ in numbers.waits]
+    done = times.call_end_ns[:, times.call_of[sources], rank].ravel()
+    streams = [_STREAMS[lane.operations[earlier].stream] for earlier in sources]
+    return EventRows(
+        start_ns=done + 150,
+        end_ns=done + 600,
+        stream=np.tile(np.asarray(streams, np.int64), len(lane.steps)),
+        event=np.tile(_FIRST_EVENT + np.arange(len(sources)), len(lane.steps)),
+        record=_number_recordings(lane, len(sources)),
+        call=(first + numbers.record).ravel(),
+    )
+
+
+def _record_stream_waits(lane: Lane, times: LaneTimes, rank: int, numbers: _Calls, first: Array) -> SyncRows:
+    """Let a stream wait right before the launch of what waits."""
+    targets = [later for _, later in numbers.waits]
+    begin = times.call_start_ns[:, times.call_of[targets], rank].ravel()
+    streams = [_STREAMS[lane.operations[later].stream] for later in targets]
+    return SyncRows(
+        start_ns=begin - 680,
+        end_ns=begin - 320,
+        stream=np.tile(np.asarray(streams, np.int64), len(lane.steps)),
+        kind=np.full(len(begin), SYNC_STREAM_WAIT),
+        call=(first + numbers.wait).ravel(),
+        event=np.tile(_FIRST_EVENT + np.arange(len(targets)), len(lane.steps)),
+        record=_number_recordings(lane, len(targets)),
+    )
+
+
+def _number_recordings(lane: Lane, waits: int) -> Array:
+    numbers: Array = (1 + lane.steps[:, None] * _MOST_WAITS + np.arange(waits)).ravel()
+    return numbers
+
+
+def _record_event_calls(events: EventRows, syncs: SyncRows) -> list[CallRows]:
+    count = len(events.call)
+    return [
+        CallRows(events.start_ns, events.end_ns, np.full(count, _RECORD), events.call),
+        CallRows(syncs.start_ns - 70, syncs.end_ns + 70, np.full(count, _WAIT), syncs.call),
+    ]
+
+
 def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> ReplayRows:
     inside = [position for position, op in enumerate(lane.operations) if op.in_graph]
     if timeline.world.graph_mode == "node" or not inside:
@@ -233,7 +329,7 @@ def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int,
     return ReplayRows(
         times.start_ns[:, inside[0], rank],
         times.end_ns[:, inside[-1], rank],
-        np.full(count, _STREAM),
+        np.full(count, _STREAMS["compute"]),
         np.full(count, 12),
         call_ids[:, times.call_of[inside[0]]],
     )
@@ -250,9 +346,11 @@ def _record_syncs(timeline: Timeline, rank: int, sync_ids: Array) -> SyncRows:
     return SyncRows(
         hosts.sync_start_ns[:, rank] + 300,
         hosts.sync_end_ns[:, rank] - 300,
-        np.full(len(sync_ids), _STREAM),
+        np.full(len(sync_ids), _STREAMS["compute"]),
         np.full(len(sync_ids), kind),
         sync_ids,
+        np.full(len(sync_ids), NO_EVENT),
+        np.zeros(len(sync_ids), np.int64),
     )
 
 
@@ -290,6 +388,7 @@ def _cut_rows(rows: RankRows, begin_ns: int, end_ns: int) -> RankRows:
         copies=keep_rows(rows.copies, begin_ns, end_ns),
         calls=keep_rows(rows.calls, begin_ns, end_ns),
         syncs=keep_rows(rows.syncs, begin_ns, end_ns),
+        events=keep_rows(rows.events, begin_ns, end_ns),
         ranges=keep_rows(rows.ranges, begin_ns, end_ns),
         replays=keep_rows(rows.replays, begin_ns, end_ns),
     )

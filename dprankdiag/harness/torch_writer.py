@@ -24,6 +24,8 @@ from dprankdiag.harness.events import (
     COPY_TO_HOST,
     NOT_IN_GRAPH,
     SYNC_EVENT,
+    SYNC_STREAM,
+    SYNC_STREAM_WAIT,
     Array,
     Collective,
     FileClock,
@@ -49,6 +51,7 @@ _CALLBACKS = {
     "cudaMemcpyAsync": 41, "cudaStreamSynchronize": 131, "cudaEventRecord": 135, "cudaEventSynchronize": 137,
     "cudaStreamWaitEvent": 147, "cudaLaunchKernel": 211, "cudaGraphLaunch": 311, "cuLaunchKernelEx": 652,
 }  # fmt: skip
+_SYNC_NAMES = {SYNC_EVENT: "Event Sync", SYNC_STREAM_WAIT: "Stream Wait Event", SYNC_STREAM: "Stream Sync"}
 _FLOW_ENDS = ("cudaEventRecord", "cudaEventSynchronize")
 _SMS, _WARPS_AN_SM = 132, 64
 _GRAPH_ID = 12
@@ -279,15 +282,27 @@ class _Writer:
             self.events.append(_render_event("gpu_user_annotation", name, device, stream, stamp, span, told))
 
     def _write_syncs(self) -> None:
-        """Write host waits as the profiler does: at the time of the call, in the row of the stream waited for."""
+        """Write waits at the time of the call that asks for them, in the row of the stream concerned."""
         rows, device = self.rows.syncs, self.process.device
+        events = self.rows.events
+        sources = zip(events.stream.tolist(), events.call.tolist(), strict=True)
+        recorded = dict(zip(events.record.tolist(), sources, strict=True))
         stamps, spans = self._stamps(rows.start_ns), self._spans(rows.start_ns, rows.end_ns)
-        for stamp, span, stream, kind, call in zip(
-            stamps, spans, rows.stream.tolist(), rows.kind.tolist(), rows.call.tolist(), strict=True
-        ):
-            name = "Event Sync" if kind == SYNC_EVENT else "Stream Sync"
-            told = f'"cuda_sync_kind": "{name}", "stream": {stream}, "correlation": {call}, "device": {device}'
-            self.events.append(_render_event("cuda_sync", name, device, stream, stamp, span, f'{told}, "context": 1'))
+        for stamp, span, stream, kind, call, event, record in zip(
+            stamps, spans, rows.stream.tolist(), rows.kind.tolist(), rows.call.tolist(), rows.event.tolist(),
+            rows.record.tolist(), strict=True,
+        ):  # fmt: skip
+            name = _SYNC_NAMES[kind]
+            source, source_call = recorded.get(record, (-1, -1))
+            waited = (
+                f'"wait_on_stream": {source}, "wait_on_cuda_event_record_corr_id": {source_call}, '
+                f'"wait_on_cuda_event_id": {event}, '
+            )
+            told = (
+                f'"cuda_sync_kind": "{name}", {"" if kind == SYNC_STREAM else waited}"stream": {stream}, '
+                f'"correlation": {call}, "device": {device}, "context": 1'
+            )
+            self.events.append(_render_event("cuda_sync", name, device, stream, stamp, span, told))
 
     def _find_owners(self, calls: Array) -> list[int]:
         return self._look_up(self.operator_of, calls)

@@ -31,7 +31,11 @@ class World:
         overlap: the host prepares the next step while the GPU runs this one.
         metadata_gather: each step starts with an all-gather between the hosts.
         dependent_launch: kernels start before their predecessor ends (programmatic dependent launch).
-        comm_stream: collectives run on a stream of their own.
+        comm_stream: collectives run on a stream of their own; own work waits for them.
+        two_batch_overlap: each step runs two halves of the batch; one half's collectives among all ranks run on a
+            stream of their own while the other half computes; with `receive_hook` on the same stream, where the
+            other half computes between sending and receiving.
+        contention: by what share own work is slower while a collective on another stream holds part of the GPU.
         lean: only the kernels that matter, for small files.
         prefill_every: every so many steps all ranks process prompts instead of decoding; 0 never.
         max_padding: rows after the gather are padded to the busiest rank's.
@@ -66,6 +70,8 @@ class World:
     metadata_gather: bool = True
     dependent_launch: bool = False
     comm_stream: bool = False
+    two_batch_overlap: bool = False
+    contention: float = 0.12
     lean: bool = False
     prefill_every: int = 0
     max_padding: bool = False
@@ -102,6 +108,8 @@ class World:
             raise ValueError("one recording cannot span several nodes")
         if self.communication == "deepep_normal" and self.graph:
             raise ValueError("normal-mode dispatch makes the host wait inside a step: it cannot run as a graph")
+        if self.two_batch_overlap and self.communication not in ("nccl", "deepep"):
+            raise ValueError(f"two halves of a batch do not overlap with {self.communication}")
         if self.communication == "custom_all_reduce" and self.ranks not in CUSTOM_REDUCE_SIZES:
             raise ValueError(f"custom all-reduce joins {CUSTOM_REDUCE_SIZES} GPUs, not {self.ranks}")
         if not self.communication.startswith("deepep") and any(it.kind == "receiver_queue" for it in self.faults):
