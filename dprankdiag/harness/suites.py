@@ -1,4 +1,8 @@
-"""Small worlds by name, each with one thing to find or nothing, and their recordings on disk."""
+"""Small worlds by name, each with one thing to find or nothing, and their recordings on disk.
+
+`OVERLAP_WORLDS` run two halves of a batch at a time, so that a collective hides behind the other half's work and only
+what outlasts it is lost; replayed as graphs, streams wait for each other without a row that says so.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,21 @@ WORLDS: dict[str, World] = {
     "cut_edges": World(seed=25, cut_edges=True, prefill_every=9, faults=(load_context(5, 2.5),)),
 }
 
+
+OVERLAP_WORLDS: dict[str, World] = {
+    "overlap_healthy": World(seed=31, two_batch_overlap=True),
+    "overlap_eager_healthy": World(seed=31, two_batch_overlap=True, graph=False),
+    "overlap_slow_gpu": World(seed=32, two_batch_overlap=True, faults=(slow_gpu(2, 1.25),)),
+    "overlap_eager_slow_gpu": World(seed=32, two_batch_overlap=True, graph=False, faults=(slow_gpu(2, 1.25),)),
+    "overlap_load": World(seed=33, two_batch_overlap=True, faults=(load_context(5, 2.5),)),
+    "overlap_deepep_load": World(
+        seed=34, two_batch_overlap=True, communication="deepep", graph=False, faults=(load_context(1, 2.5),)
+    ),
+    "overlap_hook_load": World(
+        seed=35, two_batch_overlap=True, communication="deepep", receive_hook=True, faults=(load_context(6, 2.5),)
+    ),
+    "overlap_attention_tp_load": World(seed=36, two_batch_overlap=True, attention_tp=2, faults=(load_context(3, 2.5),)),
+}
 
 _NAMING: dict[Names, FileNames] = {"sglang": "sglang", "vllm": "vllm", "invented": "torch"}
 
