@@ -62,6 +62,18 @@ class CopyRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearRows:
+    """Memory of a rank's GPU set to zero; `node` as for kernels."""
+
+    start_ns: Array
+    end_ns: Array
+    stream: Array
+    size_bytes: Array
+    call: Array
+    node: Array
+
+
+@dataclass(frozen=True, slots=True)
 class CallRows:
     """Runtime and driver calls of a rank's thread; `call` is what kernels and copies refer to."""
 
@@ -121,7 +133,7 @@ class ReplayRows:
     call: Array
 
 
-Rows = TypeVar("Rows", KernelRows, CopyRows, CallRows, SyncRows, EventRows, RangeRows, ReplayRows)
+Rows = TypeVar("Rows", KernelRows, CopyRows, ClearRows, CallRows, SyncRows, EventRows, RangeRows, ReplayRows)
 
 
 def empty_rows(kind: type[Rows]) -> Rows:
@@ -148,6 +160,7 @@ class RankRows:
 
     kernels: KernelRows
     copies: CopyRows
+    clears: ClearRows
     calls: CallRows
     syncs: SyncRows
     events: EventRows

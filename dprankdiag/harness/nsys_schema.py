@@ -35,6 +35,7 @@ _COLUMNS: dict[str, str] = {
     "sharedMemoryRequestedPercentage@3.25 tensorSizeMinusOneElements!:t@3.25",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId "
     "srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress@2.9 copyCount@3.25",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value! bytes! graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_ACTIVITY} deprecatedSyncType@3.25 syncType! eventId! eventSyncId@3.25",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp@3.25 deviceId! contextId! greenContextId@3.25 streamId! correlationId "

@@ -32,6 +32,7 @@ _CONSTANTS: dict[str, dict[str, object]] = {
         "tensorSizeMinusOneElements": "[]",
     },
     "CUPTI_ACTIVITY_KIND_MEMCPY": {"contextId": 1, "greenContextId": 0, "copyCount": 1},
+    "CUPTI_ACTIVITY_KIND_MEMSET": {"contextId": 1, "greenContextId": 0, "value": 0, "memKind": 2},
     "CUPTI_ACTIVITY_KIND_RUNTIME": {"returnValue": 0},
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": {"contextId": 1},
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": {"timestamp": 0, "contextId": 1},
@@ -113,6 +114,7 @@ class _Writer:
             process = self.recording.processes[rank]
             self._write_kernels(process, self.recording.rows[rank].kernels)
             self._write_copies(process, rank)
+            self._write_clears(process, rank)
             self._write_replays(process, rank)
             self._write_host_rows(process, rank)
             self._write_ranges(process, rank)
@@ -159,6 +161,14 @@ class _Writer:
                 "srcKind": np.where(down, 2, 1),
                 "dstKind": np.where(down, 1, 2),
             },
+        )
+
+    def _write_clears(self, process: Process, rank: int) -> None:
+        rows = self.recording.rows[rank].clears
+        self._insert(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            self._gpu_columns(process, rows.start_ns, rows.end_ns, rows.stream, rows.call)
+            | {"bytes": rows.size_bytes, "graphNodeId": _null_where(rows.node, rows.node == NOT_IN_GRAPH)},
         )
 
     def _write_replays(self, process: Process, rank: int) -> None:

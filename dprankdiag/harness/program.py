@@ -9,7 +9,7 @@ from typing import Literal
 from dprankdiag.harness.world import World
 
 StepKind = Literal["decode", "prefill"]
-Act = Literal["work", "meet", "copy"]
+Act = Literal["work", "meet", "copy", "clear"]
 Scale = Literal["fixed", "rows", "context", "all_rows", "tokens"]
 Stream = Literal["compute", "comm"]
 
@@ -20,7 +20,7 @@ class Operation:
 
     Attributes:
         key: what it is; also the key of its kernel's name unless `name` says otherwise.
-        act: own work; a meeting that ends after its last arrival; a copy between device and host.
+        act: own work; a meeting that ends after its last arrival; a copy between device and host; memory set to zero.
         scale: what its duration follows: nothing, the rank's own rows, its KV tokens, the rows of all ranks, the tokens
             routed to it.
         base_ns: duration at the mean load; of a meeting its transfer.
@@ -145,7 +145,8 @@ def _head() -> Iterator[Operation]:
 
 
 def _layer(world: World, layer: int) -> list[Operation]:
-    operations = [*_attention(world), *_experts(world)]
+    clear = [Operation("clear", "clear", "fixed", 1_500)] if world.clears else []
+    operations = [*clear, *_attention(world), *_experts(world)]
     return [replace(op, layer=layer) for op in operations]
 
 

@@ -16,9 +16,9 @@ from dprankdiag.harness.events import (
     NOT_IN_GRAPH,
     SYNC_EVENT,
     SYNC_STREAM,
-    SYNC_STREAM_WAIT,
     Array,
     CallRows,
+    ClearRows,
     Collective,
     CopyRows,
     EventRows,
@@ -39,20 +39,27 @@ from dprankdiag.harness.events import (
 from dprankdiag.harness.kernel_names import NAME_SETS, NameSet
 from dprankdiag.harness.physics import Lane
 from dprankdiag.harness.program import Operation
+from dprankdiag.harness.stream_waits import (
+    STREAMS,
+    number_calls,
+    record_events,
+    record_stream_waits,
+    record_wait_calls,
+)
 from dprankdiag.harness.timeline import LaneTimes, Timeline
 from dprankdiag.harness.world import World
 
-_STREAMS = {"compute": 7, "comm": 21}
 _FIRST_PID = 41_200
 _FIRST_NODE = 3_000
-_FIRST_EVENT = 40
-_MOST_WAITS = 100_000
 _PERSISTENT_GRID = 132
 _HIDDEN = 7_168
+_KERNELS = ("work", "meet")
 _COPY_BYTES = {"input_copy": 12_288, "output_copy": 256}
 _CALL_TEXTS = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000")
 _EVENT_CALL_TEXTS = ("cudaEventRecord_v3020", "cudaStreamWaitEvent_v3020")
-_LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC, _RECORD, _WAIT = range(7)
+_CLEAR_CALL_TEXT = "cudaMemsetAsync_v3020"
+_LAUNCH, _LAUNCH_DRIVER, _COPY, _GRAPH, _SYNC, _RECORD, _WAIT, _CLEAR = range(8)
+_CLEARED_BYTES = 4_096
 _DRIVER_LAUNCHED = ("qkv_gemm", "o_proj_gemm", "lm_head_gemm", "expert_up", "expert_down")
 
 
@@ -61,23 +68,6 @@ class _Texts:
     kernels: tuple[KernelText, ...]
     index: dict[str, int]
     collectives: tuple[Collective | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """The calls of a step of one kind, numbered in order; and the waits between streams that are calls.
-
-    Attributes:
-        waits: `(waits,)` the operation waited for, and the one that waits.
-        launch, record, wait: number of each launch call; of the calls around each wait.
-        count: of all calls.
-    """
-
-    waits: tuple[tuple[int, int], ...]
-    launch: Array
-    record: Array
-    wait: Array
-    count: int
 
 
 def record(timeline: Timeline) -> Recording:
@@ -92,8 +82,9 @@ def record(timeline: Timeline) -> Recording:
         rows.append(_cut_rows(_record_rank(timeline, rank, texts, ranges[rank]), *cut))
     mode = None if not world.graph else world.graph_mode
     command = tuple(word.format(ranks=world.ranks, dp=world.dp_size, tp=world.attention_tp) for word in names.command)
-    overlaps = any(_number_calls(*pair).waits for pair in zip(timeline.lanes, timeline.times, strict=True))
-    calls = (*_CALL_TEXTS, names.sync_call, *(_EVENT_CALL_TEXTS if overlaps else ()))
+    overlaps = any(number_calls(*pair).waits for pair in zip(timeline.lanes, timeline.times, strict=True))
+    events = _EVENT_CALL_TEXTS if overlaps or world.clears else ()
+    calls = (*_CALL_TEXTS, names.sync_call, *events, *((_CLEAR_CALL_TEXT,) if world.clears else ()))
     return Recording(
         processes=_make_processes(world, names),
         rows=tuple(rows),
@@ -109,7 +100,7 @@ def record(timeline: Timeline) -> Recording:
 
 
 def _collect_texts(timeline: Timeline, names: NameSet) -> _Texts:
-    keys = dict.fromkeys(op.kernel_key for lane in timeline.lanes for op in lane.operations if op.act != "copy")
+    keys = dict.fromkeys(op.kernel_key for lane in timeline.lanes for op in lane.operations if op.act in _KERNELS)
     texts = list(dict.fromkeys(names.kernel(key) for key in keys))
     index = {key: texts.index(names.kernel(key)) for key in keys}
     announced = {index[key]: _announce(timeline.world, key) for key in keys}
@@ -154,30 +145,32 @@ def _make_processes(world: World, names: NameSet) -> tuple[Process, ...]:
 
 def _record_rank(timeline: Timeline, rank: int, texts: _Texts, ranges: RangeRows) -> RankRows:
     world = timeline.world
-    numbered = [_number_calls(lane, times) for lane, times in zip(timeline.lanes, timeline.times, strict=True)]
+    numbered = [number_calls(lane, times) for lane, times in zip(timeline.lanes, timeline.times, strict=True)]
     calls_a_step = max(it.count for it in numbered) + 1
     first_call = 1_000 + 37 * rank
-    kernels, copies, calls, replays = [], [], [], []
+    kernels, copies, clears, calls, replays = [], [], [], [], []
     syncs, events = [], []
     for lane, times, numbers in zip(timeline.lanes, timeline.times, numbered, strict=True):
         first = first_call + lane.steps[:, None] * calls_a_step
         call_ids = first + numbers.launch
         kernels.append(_record_kernels(timeline, lane, times, rank, texts, call_ids))
         copies.append(_record_copies(lane, times, rank, call_ids))
+        clears.append(_record_clears(world, lane, times, rank, call_ids))
         calls.append(_record_calls(lane, times, rank, call_ids))
         replays.append(_record_replays(timeline, lane, times, rank, call_ids))
         if numbers.waits:
-            event_rows = _record_events(lane, times, rank, numbers, first)
-            sync_rows = _record_stream_waits(lane, times, rank, numbers, first)
+            event_rows = record_events(lane, times, rank, numbers, first)
+            sync_rows = record_stream_waits(lane, times, rank, numbers, first)
             events.append(event_rows)
             syncs.append(sync_rows)
-            calls += _record_event_calls(event_rows, sync_rows)
+            calls += record_wait_calls(event_rows, sync_rows, _RECORD, _WAIT)
     sync_ids = first_call + np.arange(world.run_steps) * calls_a_step + calls_a_step - 1
     calls.append(_record_sync_calls(timeline, rank, sync_ids))
     syncs.append(_record_syncs(timeline, rank, sync_ids))
     return RankRows(
         kernels=join_rows(KernelRows, kernels),
         copies=join_rows(CopyRows, copies),
+        clears=join_rows(ClearRows, clears),
         calls=join_rows(CallRows, calls) if world.runtime_rows else empty_rows(CallRows),
         syncs=join_rows(SyncRows, syncs) if world.runtime_rows else empty_rows(SyncRows),
         events=join_rows(EventRows, events) if world.runtime_rows and events else empty_rows(EventRows),
@@ -191,7 +184,7 @@ def _record_kernels(
 ) -> KernelRows:
     world = timeline.world
     whole = world.graph and world.graph_mode == "graph"
-    kept = [p for p, op in enumerate(lane.operations) if op.act != "copy" and not (whole and op.in_graph)]
+    kept = [p for p, op in enumerate(lane.operations) if op.act in _KERNELS and not (whole and op.in_graph)]
     ops = [lane.operations[position] for position in kept]
     count = len(lane.steps)
 
@@ -202,7 +195,7 @@ def _record_kernels(
     return KernelRows(
         start_ns=times.start_ns[:, kept, rank].ravel(),
         end_ns=times.end_ns[:, kept, rank].ravel(),
-        stream=each([_STREAMS[op.stream] for op in ops]),
+        stream=each([STREAMS[op.stream] for op in ops]),
         name=each([texts.index[op.kernel_key] for op in ops]),
         grid_x=np.stack(grids, axis=1).ravel() if grids else np.zeros(0, np.int64),
         grid_y=each([16 if op.key == "attention" else 1 for op in ops]),
@@ -237,10 +230,25 @@ def _record_copies(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> 
     return CopyRows(
         start_ns=times.start_ns[:, kept, rank].ravel(),
         end_ns=times.end_ns[:, kept, rank].ravel(),
-        stream=np.full(count * len(kept), _STREAMS["compute"]),
+        stream=np.full(count * len(kept), STREAMS["compute"]),
         kind=np.tile([COPY_TO_DEVICE if key == "input_copy" else COPY_TO_HOST for key in keys], count),
         size_bytes=np.tile([_COPY_BYTES[key] for key in keys], count),
         call=call_ids[:, times.call_of[kept]].ravel(),
+    )
+
+
+def _record_clears(world: World, lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> ClearRows:
+    whole = world.graph and world.graph_mode == "graph"
+    kept = [p for p, op in enumerate(lane.operations) if op.act == "clear" and not (whole and op.in_graph)]
+    nodes = [_FIRST_NODE + p if lane.operations[p].in_graph else NOT_IN_GRAPH for p in kept]
+    count = len(lane.steps) * len(kept)
+    return ClearRows(
+        start_ns=times.start_ns[:, kept, rank].ravel(),
+        end_ns=times.end_ns[:, kept, rank].ravel(),
+        stream=np.full(count, STREAMS["compute"]),
+        size_bytes=np.full(count, _CLEARED_BYTES),
+        call=call_ids[:, times.call_of[kept]].ravel(),
+        node=np.tile(np.asarray(nodes, np.int64), len(lane.steps)),
     )
 
 
@@ -249,76 +257,13 @@ def _record_calls(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> C
     for call, is_graph in enumerate(times.is_graph_call):
         op = lane.operations[int(np.argmax(times.call_of == call))]
         plain = _LAUNCH_DRIVER if op.key in _DRIVER_LAUNCHED else _LAUNCH
-        names.append(_GRAPH if is_graph else _COPY if op.act == "copy" else plain)
+        names.append(_GRAPH if is_graph else {"copy": _COPY, "clear": _CLEAR}.get(op.act, plain))
     return CallRows(
         times.call_start_ns[:, :, rank].ravel(),
         times.call_end_ns[:, :, rank].ravel(),
         np.tile(np.asarray(names, np.int64), len(lane.steps)),
         call_ids.ravel(),
     )
-
-
-def _number_calls(lane: Lane, times: LaneTimes) -> _Calls:
-    """Number the calls of a step; inside a graph a wait is an edge of the graph and no call."""
-    waits = tuple(
-        (earlier, position)
-        for position, op in enumerate(lane.operations)
-        for earlier in op.waits_for
-        if not op.in_graph
-    )
-    recorded = {int(times.call_of[earlier]) for earlier, _ in waits}
-    waiting = {int(times.call_of[later]) for _, later in waits}
-    launch = np.zeros(len(times.is_graph_call), np.int64)
-    number = 0
-    for call in range(len(launch)):
-        launch[call] = number + (call in waiting)
-        number = int(launch[call]) + 1 + (call in recorded)
-    first, last = np.asarray(waits, np.int64).reshape(-1, 2).T
-    return _Calls(waits, launch, launch[times.call_of[first]] + 1, launch[times.call_of[last]] - 1, number)
-
-
-def _record_events(lane: Lane, times: LaneTimes, rank: int, numbers: _Calls, first: Array) -> EventRows:
-    """Record an event right after the launch of what is waited for."""
-    sources = [earlier for earlier, _ in numbers.waits]
-    done = times.call_end_ns[:, times.call_of[sources], rank].ravel()
-    streams = [_STREAMS[lane.operations[earlier].stream] for earlier in sources]
-    return EventRows(
-        start_ns=done + 150,
-        end_ns=done + 600,
-        stream=np.tile(np.asarray(streams, np.int64), len(lane.steps)),
-        event=np.tile(_FIRST_EVENT + np.arange(len(sources)), len(lane.steps)),
-        record=_number_recordings(lane, len(sources)),
-        call=(first + numbers.record).ravel(),
-    )
-
-
-def _record_stream_waits(lane: Lane, times: LaneTimes, rank: int, numbers: _Calls, first: Array) -> SyncRows:
-    """Let a stream wait right before the launch of what waits."""
-    targets = [later for _, later in numbers.waits]
-    begin = times.call_start_ns[:, times.call_of[targets], rank].ravel()
-    streams = [_STREAMS[lane.operations[later].stream] for later in targets]
-    return SyncRows(
-        start_ns=begin - 680,
-        end_ns=begin - 320,
-        stream=np.tile(np.asarray(streams, np.int64), len(lane.steps)),
-        kind=np.full(len(begin), SYNC_STREAM_WAIT),
-        call=(first + numbers.wait).ravel(),
-        event=np.tile(_FIRST_EVENT + np.arange(len(targets)), len(lane.steps)),
-        record=_number_recordings(lane, len(targets)),
-    )
-
-
-def _number_recordings(lane: Lane, waits: int) -> Array:
-    numbers: Array = (1 + lane.steps[:, None] * _MOST_WAITS + np.arange(waits)).ravel()
-    return numbers
-
-
-def _record_event_calls(events: EventRows, syncs: SyncRows) -> list[CallRows]:
-    count = len(events.call)
-    return [
-        CallRows(events.start_ns, events.end_ns, np.full(count, _RECORD), events.call),
-        CallRows(syncs.start_ns - 70, syncs.end_ns + 70, np.full(count, _WAIT), syncs.call),
-    ]
 
 
 def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> ReplayRows:
@@ -329,7 +274,7 @@ def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int,
     return ReplayRows(
         times.start_ns[:, inside[0], rank],
         times.end_ns[:, inside[-1], rank],
-        np.full(count, _STREAMS["compute"]),
+        np.full(count, STREAMS["compute"]),
         np.full(count, 12),
         call_ids[:, times.call_of[inside[0]]],
     )
@@ -346,7 +291,7 @@ def _record_syncs(timeline: Timeline, rank: int, sync_ids: Array) -> SyncRows:
     return SyncRows(
         hosts.sync_start_ns[:, rank] + 300,
         hosts.sync_end_ns[:, rank] - 300,
-        np.full(len(sync_ids), _STREAMS["compute"]),
+        np.full(len(sync_ids), STREAMS["compute"]),
         np.full(len(sync_ids), kind),
         sync_ids,
         np.full(len(sync_ids), NO_EVENT),
@@ -386,6 +331,7 @@ def _cut_rows(rows: RankRows, begin_ns: int, end_ns: int) -> RankRows:
     return RankRows(
         kernels=keep_rows(rows.kernels, begin_ns, end_ns),
         copies=keep_rows(rows.copies, begin_ns, end_ns),
+        clears=keep_rows(rows.clears, begin_ns, end_ns),
         calls=keep_rows(rows.calls, begin_ns, end_ns),
         syncs=keep_rows(rows.syncs, begin_ns, end_ns),
         events=keep_rows(rows.events, begin_ns, end_ns),

@@ -38,6 +38,8 @@ from dprankdiag.harness.torch_writer import TorchStyle
 from dprankdiag.harness.world import Names
 from dprankdiag.harness.worlds import World, simulate_world
 
+Format = Literal["nsys", "torch"]
+
 WORLDS: dict[str, World] = {
     "healthy": World(seed=1),
     "healthy_noisy": World(
@@ -76,6 +78,26 @@ WORLDS: dict[str, World] = {
     "eager_dependent_launch": World(seed=22, graph=False, dependent_launch=True, faults=(slow_gpu(4, 1.25),)),
     "normal_dispatch": World(seed=23, communication="deepep_normal", graph=False, faults=(load_context(2, 2.5),)),
     "invented_names": World(seed=24, names="invented", faults=(slow_gpu(3, 1.3),)),
+    "one_file_per_node": World(
+        seed=26,
+        ranks=16,
+        steps=30,
+        layers=5,
+        files="node",
+        ranks_per_node=8,
+        host_clock_ns=3_000_000,
+        drift_ppm=12.0,
+        faults=(slow_gpu(11, 1.25),),
+    ),
+    "starts_apart": World(
+        seed=27,
+        steps=30,
+        files="rank",
+        ranks_per_node=4,
+        host_clock_ns=3_000_000,
+        start_spread=5,
+        faults=(load_context(3, 2.5),),
+    ),
     "cut_edges": World(seed=25, cut_edges=True, prefill_every=9, faults=(load_context(5, 2.5),)),
 }
 
@@ -103,7 +125,7 @@ def write_world(
     folder: Path,
     *,
     name: str = "world",
-    format: Literal["nsys", "torch"] = "nsys",
+    format: Format = "nsys",
     schema: Schema = "3.25",
     compact: bool = False,
     style: TorchStyle | None = None,

@@ -216,7 +216,7 @@ def _last_arrival(arrival: Array, size: int) -> Array:
 def _call_ns(lane: Lane, position: int, is_graph: bool) -> int:
     if is_graph:
         return _GRAPH_CALL_NS
-    return _COPY_CALL_NS if lane.operations[position].act == "copy" else _KERNEL_CALL_NS
+    return _COPY_CALL_NS if lane.operations[position].act in ("copy", "clear") else _KERNEL_CALL_NS
 
 
 def _empty_times(world: World, lane: Lane) -> LaneTimes:

@@ -11,7 +11,7 @@ from dprankdiag.harness.events import NOT_IN_GRAPH, Array, CallRows, Collective,
 
 _BEFORE_NS, _AFTER_NS = 900, 500
 _INSIDE_NS = 250
-_OPERATORS = {"cudaMemcpyAsync": "aten::copy_", "cuLaunchKernelEx": "aten::mm"}
+_OPERATORS = {"cudaMemcpyAsync": "aten::copy_", "cudaMemsetAsync": "aten::zero_", "cuLaunchKernelEx": "aten::mm"}
 _TITLES = {
     "_allgather_base": "nccl:_all_gather_base",
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",

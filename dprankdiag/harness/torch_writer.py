@@ -27,7 +27,9 @@ from dprankdiag.harness.events import (
     SYNC_STREAM,
     SYNC_STREAM_WAIT,
     Array,
+    ClearRows,
     Collective,
+    CopyRows,
     FileClock,
     KernelRows,
     ProcessGroup,
@@ -48,8 +50,9 @@ from dprankdiag.harness.torch_session import (
 CollectiveArgs = Literal["none", "eager", "all"]
 
 _CALLBACKS = {
-    "cudaMemcpyAsync": 41, "cudaStreamSynchronize": 131, "cudaEventRecord": 135, "cudaEventSynchronize": 137,
-    "cudaStreamWaitEvent": 147, "cudaLaunchKernel": 211, "cudaGraphLaunch": 311, "cuLaunchKernelEx": 652,
+    "cudaMemcpyAsync": 41, "cudaMemsetAsync": 51, "cudaStreamSynchronize": 131, "cudaEventRecord": 135,
+    "cudaEventSynchronize": 137, "cudaStreamWaitEvent": 147, "cudaLaunchKernel": 211, "cudaGraphLaunch": 311,
+    "cuLaunchKernelEx": 652,
 }  # fmt: skip
 _SYNC_NAMES = {SYNC_EVENT: "Event Sync", SYNC_STREAM_WAIT: "Stream Wait Event", SYNC_STREAM: "Stream Sync"}
 _FLOW_ENDS = ("cudaEventRecord", "cudaEventSynchronize")
@@ -117,7 +120,7 @@ class _Writer:
         self._write_functions()
         self._write_calls()
         self._write_kernels()
-        self._write_copies()
+        self._write_memory()
         self._write_gpu_annotations()
         if self.style.sync_events:
             self._write_syncs()
@@ -243,31 +246,39 @@ class _Writer:
     def _seen_group(self, collective: Collective) -> ProcessGroup:
         return self.groups[collective.among if collective.among in self.groups else "world"]
 
-    def _write_copies(self) -> None:
-        rows, device = self.rows.copies, self.process.device
+    def _write_memory(self) -> None:
+        copies, clears = self.rows.copies, self.rows.clears
+        names = [
+            "Memcpy DtoH (Device -> Pinned)" if kind == COPY_TO_HOST else "Memcpy HtoD (Pinned -> Device)"
+            for kind in copies.kind.tolist()
+        ]
+        self._write_moves("gpu_memcpy", names, copies, [NOT_IN_GRAPH] * len(names))
+        self._write_moves("gpu_memset", ["Memset (Device)"] * len(clears.call), clears, clears.node.tolist())
+
+    def _write_moves(self, category: str, names: list[str], rows: CopyRows | ClearRows, nodes: list[int]) -> None:
+        device = self.process.device
         stamps, spans = self._gpu_times(rows.start_ns, rows.end_ns)
-        for stamp, span, stream, kind, size, call, owner, duration in zip(
-            stamps, spans, rows.stream.tolist(), rows.kind.tolist(), rows.size_bytes.tolist(), rows.call.tolist(),
+        for name, node, stamp, span, stream, size, call, owner, duration in zip(
+            names, nodes, stamps, spans, rows.stream.tolist(), rows.size_bytes.tolist(), rows.call.tolist(),
             self._find_owners(rows.call), (rows.end_ns - rows.start_ns).tolist(), strict=True,
         ):  # fmt: skip
-            name = "Memcpy DtoH (Device -> Pinned)" if kind == COPY_TO_HOST else "Memcpy HtoD (Pinned -> Device)"
             told = (
-                f'{self._link(owner, call)}"device": {device}, "context": 1, '
+                f'{self._link(owner if node == NOT_IN_GRAPH else -1, call)}"device": {device}, "context": 1, '
                 f'"stream": {stream}, "correlation": {call}, "bytes": {size}, '
-                f'"memory bandwidth (GB/s)": {size / max(duration, 1)}{self._render_node(NOT_IN_GRAPH)}'
+                f'"memory bandwidth (GB/s)": {size / max(duration, 1)}{self._render_node(node)}'
             )
-            self.events.append(_render_event("gpu_memcpy", name, device, stream, stamp, span, told))
+            self.events.append(_render_event(category, name, device, stream, stamp, span, told))
             self.events.append(_render_flow("f", call, device, stream, stamp))
 
     def _write_gpu_annotations(self) -> None:
         """Mark on every stream from the first to the last work that was launched inside an annotation."""
-        kernels, copies = self.rows.kernels, self.rows.copies
-        calls = np.concatenate([kernels.call, copies.call])
+        tables = (self.rows.kernels, self.rows.copies, self.rows.clears)
+        calls = np.concatenate([rows.call for rows in tables])
         inside = own_calls(self.functions, self.rows.calls, operators=False)
         owners = np.asarray(self._look_up(inside, calls), np.int64)
-        streams = np.concatenate([kernels.stream, copies.stream])
-        begins = np.concatenate([kernels.start_ns, copies.start_ns])
-        ends = np.concatenate([kernels.end_ns, copies.end_ns])
+        streams = np.concatenate([rows.stream for rows in tables])
+        begins = np.concatenate([rows.start_ns for rows in tables])
+        ends = np.concatenate([rows.end_ns for rows in tables])
         known = owners >= 0
         keys, place = np.unique(np.stack([owners[known], streams[known]]), axis=1, return_inverse=True)
         first = np.full(keys.shape[1], np.iinfo(np.int64).max)

@@ -36,6 +36,7 @@ class World:
             stream of their own while the other half computes; with `receive_hook` on the same stream, where the
             other half computes between sending and receiving.
         contention: by what share own work is slower while a collective on another stream holds part of the GPU.
+        clears: each layer begins with setting a counter's memory to zero.
         lean: only the kernels that matter, for small files.
         prefill_every: every so many steps all ranks process prompts instead of decoding; 0 never.
         max_padding: rows after the gather are padded to the busiest rank's.
@@ -72,6 +73,7 @@ class World:
     comm_stream: bool = False
     two_batch_overlap: bool = False
     contention: float = 0.12
+    clears: bool = False
     lean: bool = False
     prefill_every: int = 0
     max_padding: bool = False

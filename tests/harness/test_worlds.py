@@ -40,6 +40,8 @@ EXPECTED = {
     "normal_dispatch": ("load.context", (2,)),
     "invented_names": ("single_point.gpu", (3,)),
     "cut_edges": ("load.context", (5,)),
+    "one_file_per_node": ("single_point.gpu", (11,)),
+    "starts_apart": ("load.context", (3,)),
     "overlap_healthy": (None, ()),
     "overlap_eager_healthy": (None, ()),
     "overlap_slow_gpu": ("single_point.gpu", (2,)),
