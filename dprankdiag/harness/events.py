@@ -19,12 +19,19 @@ NO_VALUE = -1
 NOT_IN_GRAPH = -1
 """A kernel that was launched by a call of its own."""
 
+NO_EVENT = -1
+"""A wait for something else than an event."""
+
 COPY_TO_DEVICE = 1
 COPY_TO_HOST = 2
 SYNC_EVENT = 1
+SYNC_STREAM_WAIT = 2
 SYNC_STREAM = 3
 
 GraphMode = Literal["node", "graph"]
+
+UTC_START_NS = 1_781_000_000_000_000_000
+"""UTC time at true time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,18 @@ class CopyRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearRows:
+    """Memory of a rank's GPU set to zero; `node` as for kernels."""
+
+    start_ns: Array
+    end_ns: Array
+    stream: Array
+    size_bytes: Array
+    call: Array
+    node: Array
+
+
+@dataclass(frozen=True, slots=True)
 class CallRows:
     """Runtime and driver calls of a rank's thread; `call` is what kernels and copies refer to."""
 
@@ -66,12 +85,30 @@ class CallRows:
 
 @dataclass(frozen=True, slots=True)
 class SyncRows:
-    """Waits of the host for a stream or event; `kind` is SYNC_EVENT or SYNC_STREAM."""
+    """Waits, at the time of the call that asks for them; `kind` is SYNC_EVENT, SYNC_STREAM or SYNC_STREAM_WAIT.
+
+    The host waits for an event or a stream; with SYNC_STREAM_WAIT `stream` waits for an event. `event` is NO_EVENT or
+    the event's number, `record` that of the recording waited for.
+    """
 
     start_ns: Array
     end_ns: Array
     stream: Array
     kind: Array
+    call: Array
+    event: Array
+    record: Array
+
+
+@dataclass(frozen=True, slots=True)
+class EventRows:
+    """Events recorded on a stream, at the time of the call; an event is recorded again and again, each time anew."""
+
+    start_ns: Array
+    end_ns: Array
+    stream: Array
+    event: Array
+    record: Array
     call: Array
 
 
@@ -96,7 +133,7 @@ class ReplayRows:
     call: Array
 
 
-Rows = TypeVar("Rows", KernelRows, CopyRows, CallRows, SyncRows, RangeRows, ReplayRows)
+Rows = TypeVar("Rows", KernelRows, CopyRows, ClearRows, CallRows, SyncRows, EventRows, RangeRows, ReplayRows)
 
 
 def empty_rows(kind: type[Rows]) -> Rows:
@@ -123,8 +160,10 @@ class RankRows:
 
     kernels: KernelRows
     copies: CopyRows
+    clears: ClearRows
     calls: CallRows
     syncs: SyncRows
+    events: EventRows
     ranges: RangeRows
     replays: ReplayRows
 
@@ -135,6 +174,38 @@ class KernelText:
 
     demangled: str
     short: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a launched collective tells a profiler that listens to the communication library.
+
+    Attributes:
+        name: the library's name for the operation.
+        among: who meets: all ranks, or those that share attention.
+        input_elements, output_elements: of one rank.
+    """
+
+    name: str
+    among: Literal["world", "group"]
+    input_elements: int
+    output_elements: int
+    dtype: str = "BFloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A communicator's members, under the name that all ranks count up to.
+
+    Attributes:
+        among: which collectives run in it; None for the default and for CPU groups.
+    """
+
+    name: str
+    description: str
+    backend: str
+    ranks: tuple[int, ...]
+    among: Literal["world", "group"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +238,24 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: which DP rank it belongs to, its position in the attention group and among the experts."""
+
+    dp: int
+    attention: int
+    expert: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A deployment's events: one process and one set of rows a rank.
 
     Attributes:
         graph_mode: how replays were recorded; None if none happened.
         command: command line of the launched program.
+        collectives: by kernel text; None for own work and for collectives that no library announces.
+        groups: every communicator of the deployment.
+        places: position of every rank in the deployment, by parallel dimension.
     """
 
     processes: tuple[Process, ...]
@@ -182,6 +265,9 @@ class Recording:
     range_texts: tuple[RangeText, ...]
     graph_mode: GraphMode | None
     command: tuple[str, ...]
+    collectives: tuple[Collective | None, ...]
+    groups: tuple[ProcessGroup, ...]
+    places: tuple[Place, ...]
 
     @property
     def kernel_count(self) -> int:
@@ -211,3 +297,10 @@ class FileClock:
         if self.drift_ppm == 0.0:
             return elapsed
         return elapsed + np.rint(elapsed * (self.drift_ppm * 1e-6)).astype(np.int64)
+
+    def read_wall(self, true_ns: Array, skew_ns: int = 0) -> Array:
+        """Turn true times into the host's wall clock, in ns since 1970, whenever the session started."""
+        wall: Array = true_ns + (UTC_START_NS + self.wall_error_ns + skew_ns)
+        if self.drift_ppm:
+            wall = wall + np.rint(true_ns * (self.drift_ppm * 1e-6)).astype(np.int64)
+        return wall

@@ -35,8 +35,11 @@ _COLUMNS: dict[str, str] = {
     "sharedMemoryRequestedPercentage@3.25 tensorSizeMinusOneElements!:t@3.25",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId "
     "srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress@2.9 copyCount@3.25",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value! bytes! graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_ACTIVITY} deprecatedSyncType@3.25 syncType! eventId! eventSyncId@3.25",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp@3.25 deviceId! contextId! greenContextId@3.25 streamId! correlationId "
+    "globalPid eventId! eventSyncId@3.25",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_ACTIVITY} graphId! graphExecId!",
     "NVTX_EVENTS": "start! end eventType! rangeId category color text:t globalTid endGlobalTid textId domainId "
     "uint64Value int64Value doubleValue:r uint32Value int32Value floatValue:r jsonTextId jsonText:t "
@@ -63,6 +66,7 @@ _FIRST_AGE: dict[str, Schema] = {
     "PROCESSES": "2.9",
     "ANALYSIS_DETAILS": "2.9",
     "EXPORT_META_DATA": "2.9",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "2.9",
     "TARGET_INFO_CUDA_DEVICE": "3.25",
     "META_DATA_EXPORT": "3.25",
     "META_DATA_CAPTURE": "3.25",

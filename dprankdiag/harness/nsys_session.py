@@ -6,11 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from dprankdiag.harness.events import FileClock, Process, Recording
+from dprankdiag.harness.events import UTC_START_NS, FileClock, Process, Recording
 from dprankdiag.harness.nsys_schema import ENUMS, PRODUCTS, Schema, list_columns
-
-UTC_START_NS = 1_781_000_000_000_000_000
-"""UTC time at true time 0."""
 
 _MACHINE = 1 << 48
 _GPU = {

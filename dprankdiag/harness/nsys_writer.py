@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dprankdiag.harness.events import NO_VALUE, NOT_IN_GRAPH, Array, FileClock, KernelRows, Process, Recording
+from dprankdiag.harness.events import NO_EVENT, NO_VALUE, NOT_IN_GRAPH, Array, FileClock, KernelRows, Process, Recording
 from dprankdiag.harness.nsys_schema import Schema, create_table, has_table, list_columns
 from dprankdiag.harness.nsys_session import list_session_rows
 
@@ -32,8 +32,10 @@ _CONSTANTS: dict[str, dict[str, object]] = {
         "tensorSizeMinusOneElements": "[]",
     },
     "CUPTI_ACTIVITY_KIND_MEMCPY": {"contextId": 1, "greenContextId": 0, "copyCount": 1},
+    "CUPTI_ACTIVITY_KIND_MEMSET": {"contextId": 1, "greenContextId": 0, "value": 0, "memKind": 2},
     "CUPTI_ACTIVITY_KIND_RUNTIME": {"returnValue": 0},
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": {"contextId": 1, "eventId": _NULL_EVENT, "eventSyncId": 0},
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": {"contextId": 1},
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": {"timestamp": 0, "contextId": 1},
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": {"contextId": 1, "greenContextId": 0},
 }  # fmt: skip
 
@@ -112,6 +114,7 @@ class _Writer:
             process = self.recording.processes[rank]
             self._write_kernels(process, self.recording.rows[rank].kernels)
             self._write_copies(process, rank)
+            self._write_clears(process, rank)
             self._write_replays(process, rank)
             self._write_host_rows(process, rank)
             self._write_ranges(process, rank)
@@ -160,6 +163,14 @@ class _Writer:
             },
         )
 
+    def _write_clears(self, process: Process, rank: int) -> None:
+        rows = self.recording.rows[rank].clears
+        self._insert(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            self._gpu_columns(process, rows.start_ns, rows.end_ns, rows.stream, rows.call)
+            | {"bytes": rows.size_bytes, "graphNodeId": _null_where(rows.node, rows.node == NOT_IN_GRAPH)},
+        )
+
     def _write_replays(self, process: Process, rank: int) -> None:
         rows = self.recording.rows[rank].replays
         self._insert(
@@ -181,7 +192,16 @@ class _Writer:
             },
         )
         columns = self._gpu_columns(process, syncs.start_ns, syncs.end_ns, syncs.stream, syncs.call, skew=False)
-        self._insert("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns | {"syncType": syncs.kind})
+        columns |= {
+            "syncType": syncs.kind,
+            "eventId": np.where(syncs.event == NO_EVENT, _NULL_EVENT, syncs.event),
+            "eventSyncId": syncs.record,
+        }
+        self._insert("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns)
+        events = self.recording.rows[rank].events
+        columns = self._gpu_columns(process, events.start_ns, events.end_ns, events.stream, events.call, skew=False)
+        columns |= {"eventId": events.event, "eventSyncId": events.record}
+        self._insert("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns)
 
     def _write_ranges(self, process: Process, rank: int) -> None:
         rows = self.recording.rows[rank].ranges

@@ -143,7 +143,8 @@ def _build_lane(world: World, kind: StepKind, steps: Array, draws: WorldDraws, l
         if op.act == "meet":
             work[:, position] = noise.exit_ns[:, position] + _exit_lateness(world, op, steps, loads)
             continue
-        factor = np.ones(1) if op.act == "copy" else draws.chip * (slow_memory if op.memory_bound else slow_compute)
+        speed = draws.chip * (slow_memory if op.memory_bound else slow_compute)
+        factor = speed if op.act == "work" else np.ones(1)
         work[:, position] = np.rint(op.base_ns * _scale(op, steps, loads) * factor * noise.work[:, position])
     base = np.asarray([op.base_ns for op in operations])
     transfer = np.rint(base * noise.transfer * _fabric(world, steps)[:, None]).astype(np.int64)
@@ -155,7 +156,7 @@ def _scale(op: Operation, steps: Array, loads: Loads) -> Array:
     if op.scale == "fixed":
         return np.ones((len(steps), 1))
     load: Array = loads.tokens[steps, op.layer] if op.scale == "tokens" else _row_loads(loads)[op.scale][steps]
-    scaled: Array = floor + (1 - floor) * load
+    scaled: Array = floor + (1 - floor) * load * op.share
     return scaled
 
 

@@ -9,8 +9,9 @@ from typing import Literal
 from dprankdiag.harness.world import World
 
 StepKind = Literal["decode", "prefill"]
-Act = Literal["work", "meet", "copy"]
+Act = Literal["work", "meet", "copy", "clear"]
 Scale = Literal["fixed", "rows", "context", "all_rows", "tokens"]
+Stream = Literal["compute", "comm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Operation:
 
     Attributes:
         key: what it is; also the key of its kernel's name unless `name` says otherwise.
-        act: own work; a meeting that ends after its last arrival; a copy between device and host.
+        act: own work; a meeting that ends after its last arrival; a copy between device and host; memory set to zero.
         scale: what its duration follows: nothing, the rank's own rows, its KV tokens, the rows of all ranks, the tokens
             routed to it.
         base_ns: duration at the mean load; of a meeting its transfer.
@@ -31,6 +32,10 @@ class Operation:
         host_waits: the host launches nothing further until it has ended.
         sent_by: for a meeting in two halves, how many operations before it the sending half lies.
         block: threads a block.
+        stream: where it runs; a stream runs its operations in order.
+        half: which half of the batch it works for; -1 for both.
+        share: of the batch.
+        waits_for: positions of the operations on other streams that must have ended.
     """
 
     key: str
@@ -46,6 +51,10 @@ class Operation:
     sent_by: int = 0
     block: int = 256
     name: str = ""
+    stream: Stream = "compute"
+    half: int = -1
+    share: float = 1.0
+    waits_for: tuple[int, ...] = ()
 
     @property
     def kernel_key(self) -> str:
@@ -58,14 +67,76 @@ _MINOR = ("embedding", "kv_write", "attention_merge", "align", "activation", "di
 
 def list_operations(world: World, kind: StepKind) -> tuple[Operation, ...]:
     """List the operations of a step."""
-    steps = [*_head(), *(op for layer in range(world.layers) for op in _layer(world, layer)), *_tail(world)]
+    body = _interleave_halves(world) if world.two_batch_overlap else _list_layers(world)
+    steps = [*_head(), *body, *_tail(world)]
     if world.lean:
         steps = [op for op in steps if op.key not in _MINOR]
     if kind == "prefill":
         steps = [_enlarge(op) for op in steps]
     if not world.graph or kind == "prefill":
         steps = [replace(op, in_graph=False) for op in steps]
-    return tuple(steps)
+    return tuple(_connect(steps))
+
+
+def _connect(operations: list[Operation]) -> Iterator[Operation]:
+    """Find what each operation waits for: its half's last one, if that ran on another stream; where it was sent."""
+    last: dict[int, int] = {}
+    for position, op in enumerate(operations):
+        own = last.get(op.half, last.get(-1))
+        before = last.values() if op.half < 0 else () if own is None else (own,)
+        elsewhere = [earlier for earlier in before if operations[earlier].stream != op.stream]
+        sent_by = position - _find_sender(operations, position) if op.sent_by else 0
+        yield replace(op, waits_for=(max(elsewhere),) if elsewhere else (), sent_by=sent_by)
+        if op.half < 0:
+            last.clear()
+        last[op.half] = position
+
+
+def _find_sender(operations: list[Operation], position: int) -> int:
+    op = operations[position]
+    senders = (at for at in range(position - 1, -1, -1) if operations[at].key == f"{op.key}_send")
+    return next(at for at in senders if operations[at].half == op.half)
+
+
+def _list_layers(world: World) -> Iterator[Operation]:
+    for layer in range(world.layers):
+        for op in _layer(world, layer):
+            yield replace(op, stream="comm") if world.comm_stream and op.act == "meet" else op
+
+
+def _interleave_halves(world: World) -> Iterator[Operation]:
+    """Run the halves in turns, so that one computes while the other's collective is under way.
+
+    Source: SGLang 0.5 two-batch overlap, `batch_overlap/operations_strategy.py`: each half yields after its
+    attention and after its experts.
+    """
+    hook = world.communication == "deepep" and world.receive_hook
+    pending: dict[int, Operation] = {}
+    for layer in range(world.layers):
+        halves = [[_halve(op, half) for op in _layer(world, layer)] for half in (0, 1)]
+        meets = [at for at, op in enumerate(halves[0]) if op.act == "meet" and op.among == "world"]
+        enter, leave = meets[0], meets[-1]
+        for half, operations in enumerate(halves):
+            if half in pending:
+                yield pending.pop(half)
+            yield from operations[:enter]
+            if not hook:
+                yield replace(operations[enter], stream="comm")
+        for half, operations in enumerate(halves):
+            if hook:
+                yield operations[enter]
+            yield from operations[enter + 1 : leave]
+            if hook:
+                pending[half] = operations[leave]
+            else:
+                yield replace(operations[leave], stream="comm")
+    yield from pending.values()
+
+
+def _halve(operation: Operation, half: int) -> Operation:
+    """Let an operation work for half of the batch; half of a transfer takes more than half of its time."""
+    base_ns = round(0.6 * operation.base_ns) if operation.act == "meet" else operation.base_ns
+    return replace(operation, half=half, share=0.5, base_ns=base_ns)
 
 
 def _head() -> Iterator[Operation]:
@@ -74,7 +145,8 @@ def _head() -> Iterator[Operation]:
 
 
 def _layer(world: World, layer: int) -> list[Operation]:
-    operations = [*_attention(world), *_experts(world)]
+    clear = [Operation("clear", "clear", "fixed", 1_500)] if world.clears else []
+    operations = [*clear, *_attention(world), *_experts(world)]
     return [replace(op, layer=layer) for op in operations]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dprankdiag.harness.suites import write_world
+from dprankdiag.harness.suites import Format, write_world
 from dprankdiag.harness.worlds import Truth, World, truth
 
 HEALTHY = "healthy"
@@ -155,19 +155,22 @@ class Scoreboard:
         return "\n\n".join(tables) + "\n"
 
 
-def score(folder: Path, worlds: Mapping[str, World], command: Sequence[str] = ("dprankdiag",)) -> Scoreboard:
+def score(
+    folder: Path, worlds: Mapping[str, World], command: Sequence[str] = ("dprankdiag",), *, format: Format = "nsys"
+) -> Scoreboard:
     """Write each world into a folder, diagnose it with the installed command, and compare with the truth.
 
     Args:
         folder: a folder of its own is made for each world.
         worlds: worlds by name, with at most one fault each.
         command: how to call the program.
+        format: of the recordings.
     """
-    return Scoreboard(tuple(_score_world(folder / name, name, world, command) for name, world in worlds.items()))
+    return Scoreboard(tuple(_score_world(folder / name, name, it, command, format) for name, it in worlds.items()))
 
 
-def _score_world(folder: Path, name: str, world: World, command: Sequence[str]) -> Verdict:
-    paths = write_world(world, folder, name=name)
+def _score_world(folder: Path, name: str, world: World, command: Sequence[str], format: Format) -> Verdict:
+    paths = write_world(world, folder, name=name, format=format)
     begin = time.perf_counter()
     answer, error = run_command(paths, command)
     return read_verdict(name, truth(world), answer, time.perf_counter() - begin, error)

@@ -1,8 +1,15 @@
-"""Small worlds by name, each with one thing to find or nothing, and their recordings on disk."""
+"""Small worlds by name, each with one thing to find or nothing, and their recordings on disk.
+
+`OVERLAP_WORLDS` run two halves of a batch at a time, so that a collective hides behind the other half's work and only
+what outlasts it is lost; replayed as graphs, streams wait for each other without a row that says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +32,13 @@ from dprankdiag.harness.faults import (
 )
 from dprankdiag.harness.nsys_schema import Schema
 from dprankdiag.harness.nsys_writer import write_export
+from dprankdiag.harness.torch_files import Trouble, write_traces
+from dprankdiag.harness.torch_names import FileNames
+from dprankdiag.harness.torch_writer import TorchStyle
+from dprankdiag.harness.world import Names
 from dprankdiag.harness.worlds import World, simulate_world
+
+Format = Literal["nsys", "torch"]
 
 WORLDS: dict[str, World] = {
     "healthy": World(seed=1),
@@ -65,24 +78,83 @@ WORLDS: dict[str, World] = {
     "eager_dependent_launch": World(seed=22, graph=False, dependent_launch=True, faults=(slow_gpu(4, 1.25),)),
     "normal_dispatch": World(seed=23, communication="deepep_normal", graph=False, faults=(load_context(2, 2.5),)),
     "invented_names": World(seed=24, names="invented", faults=(slow_gpu(3, 1.3),)),
+    "one_file_per_node": World(
+        seed=26,
+        ranks=16,
+        steps=30,
+        layers=5,
+        files="node",
+        ranks_per_node=8,
+        host_clock_ns=3_000_000,
+        drift_ppm=12.0,
+        faults=(slow_gpu(11, 1.25),),
+    ),
+    "starts_apart": World(
+        seed=27,
+        steps=30,
+        files="rank",
+        ranks_per_node=4,
+        host_clock_ns=3_000_000,
+        start_spread=5,
+        faults=(load_context(3, 2.5),),
+    ),
     "cut_edges": World(seed=25, cut_edges=True, prefill_every=9, faults=(load_context(5, 2.5),)),
 }
 
 
+OVERLAP_WORLDS: dict[str, World] = {
+    "overlap_healthy": World(seed=31, two_batch_overlap=True),
+    "overlap_eager_healthy": World(seed=31, two_batch_overlap=True, graph=False),
+    "overlap_slow_gpu": World(seed=32, two_batch_overlap=True, faults=(slow_gpu(2, 1.25),)),
+    "overlap_eager_slow_gpu": World(seed=32, two_batch_overlap=True, graph=False, faults=(slow_gpu(2, 1.25),)),
+    "overlap_load": World(seed=33, two_batch_overlap=True, faults=(load_context(5, 2.5),)),
+    "overlap_deepep_load": World(
+        seed=34, two_batch_overlap=True, communication="deepep", graph=False, faults=(load_context(1, 2.5),)
+    ),
+    "overlap_hook_load": World(
+        seed=35, two_batch_overlap=True, communication="deepep", receive_hook=True, faults=(load_context(6, 2.5),)
+    ),
+    "overlap_attention_tp_load": World(seed=36, two_batch_overlap=True, attention_tp=2, faults=(load_context(3, 2.5),)),
+}
+
+_NAMING: dict[Names, FileNames] = {"sglang": "sglang", "vllm": "vllm", "invented": "torch"}
+
+
 def write_world(
-    world: World, folder: Path, *, name: str = "world", schema: Schema = "3.25", compact: bool = False
+    world: World,
+    folder: Path,
+    *,
+    name: str = "world",
+    format: Format = "nsys",
+    schema: Schema = "3.25",
+    compact: bool = False,
+    style: TorchStyle | None = None,
+    troubles: Sequence[Trouble] = (),
 ) -> list[Path]:
     """Simulate a world and write its recordings into a folder.
 
     Args:
         world: the world.
         folder: where to; made if it is not there.
-        name: stem of the files.
-        schema: version of the export.
-        compact: spend time to make the files small.
+        name: stem of the files; of torch traces, which an engine names, the prefix.
+        format: exports of Nsight Systems as the world's `files` says, or a torch profiler trace a rank.
+        schema: version of an export.
+        compact: spend time to make exports small.
+        style: what was asked of which torch profiler.
+        troubles: what goes wrong with torch traces.
+
+    Returns:
+        The files; the same world gives the same bytes.
+
+    Raises:
+        ValueError: a torch trace cannot show what the world is to record.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recording = simulate_world(world)
+    if format == "torch":
+        clocks = [clock for _, _, clock in plan_files(replace(world, files="rank"))]
+        naming = _NAMING[world.names]
+        return write_traces(recording, clocks, folder, name=name, naming=naming, style=style, troubles=troubles)
     paths = []
     for label, ranks, clock in plan_files(world):
         path = folder / f"{name}{label}.sqlite"

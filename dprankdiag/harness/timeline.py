@@ -24,6 +24,7 @@ _METADATA_NS = 45_000
 _PREPARE_NS = 30_000
 _REACT_NS = 3_500
 _DEPENDENT_LEAD_NS = 2_400
+_RECENT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class _Player:
         self.before, self.after, self.burst = host_delays(world)
         self.burst_place = open_stream(world.seed, "burst-place").random((world.run_steps, world.ranks))
         self.host = np.full(world.ranks, START_NS, np.int64)
-        self.stream = np.full(world.ranks, START_NS, np.int64)
+        self.free = {name: np.full(world.ranks, START_NS, np.int64) for name in ("compute", "comm")}
         self.copied = np.full(world.ranks, START_NS, np.int64)
         self.times = [_empty_times(world, lane) for lane in lanes]
         self.marks = {
@@ -137,17 +138,25 @@ class _Player:
         times.call_start_ns[row], times.call_end_ns[row] = start, start + cost
 
     def _run_stream(self, lane: int, row: int) -> None:
-        """Run the operations of a step on all ranks' streams."""
+        """Run the operations of a step on all ranks' streams, in the order of their launch.
+
+        A collective on its own stream waits for the last own work before it, so that own work launched earlier never
+        shares the GPU with it.
+        """
         it, times = self.lanes[lane], self.times[lane]
         starts, ends, call_end = times.start_ns[row], times.end_ns[row], times.call_end_ns[row]
         group = self.world.attention_tp
-        free = self.stream
+        previous: dict[str, int] = {}
+        beside: list[tuple[Array, Array]] = []
         for position, op in enumerate(it.operations):
             ready = call_end[times.call_of[position]] + _LAUNCH_LATENCY_NS
+            free = self.free[op.stream]
+            for earlier in op.waits_for:
+                free = np.maximum(free, ends[earlier])
             begin = np.maximum(free + it.draws.gap_ns[row, position], ready)
             shown = begin
-            if position and self._starts_early(op):
-                lead = np.minimum(_DEPENDENT_LEAD_NS, (free - starts[position - 1]) // 2)
+            if op.stream in previous and self._starts_early(op):
+                lead = np.minimum(_DEPENDENT_LEAD_NS, (free - starts[previous[op.stream]]) // 2)
                 shown = np.maximum(free - lead, ready)
                 begin = np.maximum(free, shown)
             if op.act == "meet":
@@ -155,15 +164,18 @@ class _Player:
                 last = _last_arrival(arrival, group if op.among == "group" else self.world.ranks)
                 end = np.maximum(last + it.transfer_ns[row, position], begin + 900) + it.work_ns[row, position]
             else:
-                end = begin + it.work_ns[row, position]
+                end = _stretch(begin, it.work_ns[row, position], beside, self.world.contention)
             starts[position], ends[position] = shown, end
-            free = end
+            self.free[op.stream], previous[op.stream] = end, position
+            if op.stream == "comm":
+                beside.append((shown, end))
             if op.host_waits:
                 self._hold_host(times, row, position, end)
-        self.stream = free
 
     def _starts_early(self, op: Operation) -> bool:
         """Tell whether a kernel may start before its predecessor ends; NCCL and DeepEP kernels never do."""
+        if op.waits_for:
+            return False
         return self.world.dependent_launch and (op.act == "work" or op.kernel_key.startswith("custom_reduce"))
 
     def _hold_host(self, times: LaneTimes, row: int, position: int, end: Array) -> None:
@@ -184,6 +196,18 @@ class _Player:
         self.host = end
 
 
+def _stretch(begin: Array, work_ns: Array, beside: list[tuple[Array, Array]], contention: float) -> Array:
+    """Find when work ends that is slower by `contention` while collectives, in order of time, run beside it."""
+    now, left = begin.astype(float), work_ns.astype(float)
+    for start, end in beside[-_RECENT:] if contention else ():
+        alone = np.clip(start - now, 0, left)
+        now, left = now + alone, left - alone
+        shared = np.minimum(left, np.maximum(end - now, 0) / (1 + contention))
+        now, left = now + shared * (1 + contention), left - shared
+    ended: Array = np.rint(now + left).astype(np.int64)
+    return ended
+
+
 def _last_arrival(arrival: Array, size: int) -> Array:
     last: Array = np.repeat(arrival.reshape(-1, size).max(axis=1), size)
     return last
@@ -192,7 +216,7 @@ def _last_arrival(arrival: Array, size: int) -> Array:
 def _call_ns(lane: Lane, position: int, is_graph: bool) -> int:
     if is_graph:
         return _GRAPH_CALL_NS
-    return _COPY_CALL_NS if lane.operations[position].act == "copy" else _KERNEL_CALL_NS
+    return _COPY_CALL_NS if lane.operations[position].act in ("copy", "clear") else _KERNEL_CALL_NS
 
 
 def _empty_times(world: World, lane: Lane) -> LaneTimes:

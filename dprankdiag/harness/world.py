@@ -20,7 +20,8 @@ class World:
     """One deployment in lockstep.
 
     Attributes:
-        ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part.
+        ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part, with
+            `start_spread` more run that not all ranks record.
         attention_tp: ranks that share one DP rank's attention.
         communication: gather and scatter by NCCL, by custom all-reduce, or DeepEP dispatch and combine (low-latency, or
             normal mode, in which the host waits for the received counts; it cannot be captured in a graph).
@@ -30,7 +31,12 @@ class World:
         overlap: the host prepares the next step while the GPU runs this one.
         metadata_gather: each step starts with an all-gather between the hosts.
         dependent_launch: kernels start before their predecessor ends (programmatic dependent launch).
-        comm_stream: collectives run on a stream of their own.
+        comm_stream: collectives run on a stream of their own; own work waits for them.
+        two_batch_overlap: each step runs two halves of the batch; one half's collectives among all ranks run on a
+            stream of their own while the other half computes; with `receive_hook` on the same stream, where the
+            other half computes between sending and receiving.
+        contention: by what share own work is slower while a collective on another stream holds part of the GPU.
+        clears: each layer begins with setting a counter's memory to zero.
         lean: only the kernels that matter, for small files.
         prefill_every: every so many steps all ranks process prompts instead of decoding; 0 never.
         max_padding: rows after the gather are padded to the busiest rank's.
@@ -45,6 +51,7 @@ class World:
         annotations: no ranges; a range a step; also the batch's rows and KV tokens.
         runtime_rows: launch and synchronise calls are recorded.
         thread_titles: each process names its thread in full, else names are cut to 15 bytes.
+        start_spread: up to how many steps apart the ranks' profiles begin; each records as many steps as any other.
         files: one recording for all, one a node, one a rank.
         ranks_per_node: 0 for all ranks on one node.
         gpu_skew_ns, host_clock_ns, drift_ppm: standard deviations of a GPU's stamps against its host, of the hosts'
@@ -64,6 +71,9 @@ class World:
     metadata_gather: bool = True
     dependent_launch: bool = False
     comm_stream: bool = False
+    two_batch_overlap: bool = False
+    contention: float = 0.12
+    clears: bool = False
     lean: bool = False
     prefill_every: int = 0
     max_padding: bool = False
@@ -83,6 +93,7 @@ class World:
     runtime_rows: bool = True
     thread_titles: bool = True
     cut_edges: bool = False
+    start_spread: int = 0
     files: Files = "one"
     ranks_per_node: int = 0
     gpu_skew_ns: int = 0
@@ -93,10 +104,14 @@ class World:
     def __post_init__(self) -> None:
         if self.ranks % self.attention_tp:
             raise ValueError(f"{self.ranks} ranks do not divide into attention groups of {self.attention_tp}")
+        if self.cut_edges and self.start_spread:
+            raise ValueError("profiles begin inside a step or at different steps, not both")
         if self.files == "one" and self.node_size < self.ranks:
             raise ValueError("one recording cannot span several nodes")
         if self.communication == "deepep_normal" and self.graph:
             raise ValueError("normal-mode dispatch makes the host wait inside a step: it cannot run as a graph")
+        if self.two_batch_overlap and self.communication not in ("nccl", "deepep"):
+            raise ValueError(f"two halves of a batch do not overlap with {self.communication}")
         if self.communication == "custom_all_reduce" and self.ranks not in CUSTOM_REDUCE_SIZES:
             raise ValueError(f"custom all-reduce joins {CUSTOM_REDUCE_SIZES} GPUs, not {self.ranks}")
         if not self.communication.startswith("deepep") and any(it.kind == "receiver_queue" for it in self.faults):
@@ -113,12 +128,13 @@ class World:
     @property
     def run_steps(self) -> int:
         """Count the steps that run, including those recorded in part."""
-        return self.steps + 2 if self.cut_edges else self.steps
+        return self.steps + (2 if self.cut_edges else 2 * self.start_spread)
 
     @property
     def full_steps(self) -> slice:
-        """Select the steps that are recorded whole."""
-        return slice(1, self.steps + 1) if self.cut_edges else slice(0, self.steps)
+        """Select the steps that every rank records whole."""
+        first = 1 if self.cut_edges else self.start_spread
+        return slice(first, first + self.steps)
 
     @property
     def node_size(self) -> int:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from dprankdiag.harness.events import FileClock, GraphMode
+from dprankdiag.harness.events import UTC_START_NS, FileClock
 from dprankdiag.harness.faults import load_context
 from dprankdiag.harness.nsys_schema import AGES, Schema, create_table, has_table
-from dprankdiag.harness.nsys_session import UTC_START_NS
 from dprankdiag.harness.nsys_writer import pack_process, write_export
 from dprankdiag.harness.suites import plan_files, write_world
 from dprankdiag.harness.world import Files, Names
@@ -56,11 +55,20 @@ def columns(database: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("schema", AGES)
-@pytest.mark.parametrize("graph_mode", ["node", "graph"])
-def test_tables_have_the_columns_of_real_exports(tmp_path: Path, schema: Schema, graph_mode: GraphMode) -> None:
+@pytest.mark.parametrize(
+    "world,more",
+    [
+        (SMALL, set()),
+        (replace(SMALL, graph_mode="graph"), {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE"}),
+        (replace(SMALL, clears=True), {"CUPTI_ACTIVITY_KIND_MEMSET"}),
+        (replace(SMALL, graph=False, two_batch_overlap=True), {"CUPTI_ACTIVITY_KIND_CUDA_EVENT"}),
+    ],
+    ids=["node", "graph", "clears", "overlap"],
+)
+def test_tables_have_the_columns_of_real_exports(tmp_path: Path, schema: Schema, world: World, more: set[str]) -> None:
     if not (FIXTURES / "nsys").is_dir():
         pytest.skip("no table definitions of real exports: set DPRANKDIAG_FIXTURES")
-    (path,) = write_world(replace(SMALL, graph_mode=graph_mode), tmp_path, schema=schema)
+    (path,) = write_world(world, tmp_path, schema=schema)
     compared = 0
     with opened(path) as mine, opened(Path(":memory:")) as real:
         for name in DEFINITIONS[schema]:
@@ -72,6 +80,7 @@ def test_tables_have_the_columns_of_real_exports(tmp_path: Path, schema: Schema,
                     table = statement.split('"')[1]
                     real.execute(f'DROP TABLE IF EXISTS "{table}"')
                     real.execute(statement)
+        assert schema == "legacy" or tables(mine) >= more
         for table in sorted(tables(mine) & tables(real)):
             assert columns(mine, table) == columns(real, table), table
             compared += 1
@@ -109,6 +118,17 @@ def test_each_age_has_its_own_tables(tmp_path: Path, schema: Schema, absent: set
     with opened(path) as database:
         assert not tables(database) & absent
         assert tables(database) >= present
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_memory_set_to_zero_is_neither_kernel_nor_copy(tmp_path: Path, graph: bool) -> None:
+    (path,) = write_world(replace(SMALL, clears=True, graph=graph), tmp_path)
+    with opened(path) as database:
+        count = SMALL.ranks * SMALL.steps * SMALL.layers
+        assert one(database, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMSET") == count
+        nodes = one(database, "SELECT count(graphNodeId) FROM CUPTI_ACTIVITY_KIND_MEMSET")
+        assert nodes == (count if graph else 0)
+        assert one(database, f"SELECT count(*) FROM {KERNELS}") == simulate_world(SMALL).kernel_count
 
 
 def test_a_table_without_rows_is_not_there(tmp_path: Path) -> None:

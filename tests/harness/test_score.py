@@ -102,6 +102,12 @@ def test_a_run_writes_the_worlds_asks_the_command_and_prints_tables(tmp_path: Pa
     assert "false alarms 0/1" in text
 
 
+def test_a_run_may_write_torch_traces_a_rank(tmp_path: Path) -> None:
+    command = write_command(tmp_path, '{"status": "healthy", "findings": []}')
+    score(tmp_path / "worlds", {"tiny": TINY}, command, format="torch")
+    assert len(list((tmp_path / "worlds" / "tiny").glob("tiny-*-TP-*.trace.json.gz"))) == TINY.ranks
+
+
 @pytest.mark.parametrize(
     "answer,code,said", [("{}", 3, "exit code 3: because"), ("hello", 0, "not JSON"), ("[1]", 0, "object")]
 )
