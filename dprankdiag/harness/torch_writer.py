@@ -14,6 +14,7 @@ numbers from cupti_runtime_cbid.h and cupti_driver_cbid.h.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -58,6 +59,7 @@ _SYNC_NAMES = {SYNC_EVENT: "Event Sync", SYNC_STREAM_WAIT: "Stream Wait Event", 
 _FLOW_ENDS = ("cudaEventRecord", "cudaEventSynchronize")
 _SMS, _WARPS_AN_SM = 132, 64
 _GRAPH_ID = 12
+_REPLICATED = re.compile(r"_(DP|EP)\d+")
 _LISTED_RANKS = 30
 
 
@@ -71,7 +73,8 @@ class TorchStyle:
             calls NCCL itself); where torch launched them one by one (SGLang outside graphs); or always (no real
             profiler sees that inside a graph).
         distributed_info: the file tells rank and communicators; some jobs' files do not.
-        replica: every DP rank is a program of its own that numbers its ranks from 0 (dense models).
+        replica: every DP rank is a program of its own that numbers its ranks from 0, so that neither file nor process
+            title tells DP or EP rank (vLLM with dense models).
         sync_events: waits of streams and hosts are events too; engines do not ask for them.
         with_stack: Python functions.
     """
@@ -128,7 +131,8 @@ class _Writer:
         start, end = self._stamps(np.asarray([self.start_ns, self.end_ns]))
         (duration,) = self._spans(np.asarray([self.start_ns]), np.asarray([self.end_ns]))
         streams = np.unique(np.concatenate([self.rows.kernels.stream, self.rows.copies.stream])).tolist()
-        self.events += list_row_names(self.process.title, self.process.pid, self.process.device, streams, start)
+        title = _REPLICATED.sub("", self.process.title) if self.style.replica else self.process.title
+        self.events += list_row_names(title, self.process.pid, self.process.device, streams, start)
         self.events += list_window(start, duration, end)
         described = describe_ranks(self.recording, self.rank, self.style.age, replica=self.style.replica)
         return render_file(

@@ -349,6 +349,8 @@ def test_dense_replicas_all_call_themselves_rank_zero(tmp_path: Path) -> None:
     assert all(path.name.startswith("rank0.") for path in paths)
     assert all(read(path)["distributedInfo"]["rank"] == 0 for path in paths)
     assert all(read(path)["distributedInfo"]["world_size"] == 1 for path in paths)
+    names = {event["args"]["name"] for event in read(paths[3])["traceEvents"] if event["name"] == "process_name"}
+    assert names == {"VLLM::Worker"}
     with pytest.raises(ValueError, match="vLLM"):
         trouble(tmp_path, "same_rank")
 
