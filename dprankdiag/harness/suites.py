@@ -140,7 +140,7 @@ def write_world(
         format: exports of Nsight Systems as the world's `files` says, or a torch profiler trace a rank.
         schema: version of an export.
         compact: spend time to make exports small.
-        style: what was asked of which torch profiler.
+        style: what was asked of which torch profiler; None for the newest, and collectives as the engine launches them.
         troubles: what goes wrong with torch traces.
 
     Returns:
@@ -154,6 +154,7 @@ def write_world(
     if format == "torch":
         clocks = [clock for _, _, clock in plan_files(replace(world, files="rank"))]
         naming = _NAMING[world.names]
+        style = style or TorchStyle(collective_args="none" if world.names == "vllm" else "eager")
         return write_traces(recording, clocks, folder, name=name, naming=naming, style=style, troubles=troubles)
     paths = []
     for label, ranks, clock in plan_files(world):

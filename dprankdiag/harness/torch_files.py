@@ -27,7 +27,8 @@ class Trouble:
     """Something wrong with the files.
 
     Attributes:
-        kind: same_rank: replicas of a dense model each call themselves rank 0, in the file and in its name;
+        kind: same_rank: replicas of a dense model each call themselves rank 0, in the file and in its name, and
+            their process titles are alike;
             no_distributed_info: the file does not tell rank and communicators;
             interleaved: these ranks wrote to one path, block over block, so that it is no JSON;
             truncated_json: the process died while writing; truncated_gzip: the copy broke off;

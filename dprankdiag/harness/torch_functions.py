@@ -17,11 +17,14 @@ _TITLES = {
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",
     "allreduce": "nccl:all_reduce",
 }
-_STACK = (
-    ("threading.py(1032): _bootstrap", 0),
-    ("srt/managers/scheduler.py(1420): event_loop_normal", 40_000),
-    ("srt/managers/scheduler.py(2919): run_batch", 20_000),
-)
+_STACKS = {
+    "step[": ("srt/managers/scheduler.py(1420): event_loop_normal", "srt/managers/scheduler.py(2919): run_batch"),
+    "execute_": (
+        "v1/executor/multiproc_executor.py(704): worker_busy_loop",
+        "v1/worker/gpu_worker.py(571): execute_model",
+    ),
+}
+_FRAME_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,29 @@ class Function:
     sequence: int = 0
 
 
-def list_functions(recording: Recording, rank: int) -> list[Function]:
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A Python function; `caller` is the number, from 1, of the one that called it."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    caller: int | None
+
+
+def list_functions(recording: Recording, rank: int, *, by_torch: bool) -> list[Function]:
     """List what a rank's thread ran, in order of start; outer before inner.
 
     Ranges in a domain are calls of the NVTX library, which this profiler does not hear, except those of the
     communication library, which it announces itself.
+
+    Args:
+        recording: what happened.
+        rank: whose thread.
+        by_torch: collectives are launched by torch, not by an engine that calls NCCL itself.
     """
     rows = recording.rows[rank]
-    found = [*_list_operators(recording, rank)]
+    found = _list_operators(recording, rank, by_torch)
     for start, end, name in zip(
         rows.ranges.start_ns.tolist(), rows.ranges.end_ns.tolist(), rows.ranges.name.tolist(), strict=True
     ):
@@ -53,7 +71,7 @@ def list_functions(recording: Recording, rank: int) -> list[Function]:
     return sorted(found, key=lambda it: (it.start_ns, -it.end_ns))
 
 
-def _list_operators(recording: Recording, rank: int) -> list[Function]:
+def _list_operators(recording: Recording, rank: int, by_torch: bool) -> list[Function]:
     kernels, calls = recording.rows[rank].kernels, recording.rows[rank].calls
     alone = kernels.node == NOT_IN_GRAPH
     launched = {
@@ -67,7 +85,7 @@ def _list_operators(recording: Recording, rank: int) -> list[Function]:
     ):
         begin, until = start - _BEFORE_NS, end + _AFTER_NS
         collective = launched.get(call)
-        if collective:
+        if collective and by_torch:
             counts[collective.among] = counts.get(collective.among, 0) + 1
             number = counts[collective.among]
             found.append(Function(begin, until, "cpu_op", "record_param_comms", collective, number))
@@ -92,13 +110,13 @@ def own_calls(functions: list[Function], calls: CallRows, *, operators: bool) ->
     return owners
 
 
-def list_stacks(functions: list[Function]) -> list[tuple[int, int, str, int]]:
-    """List Python functions around the program's steps: start, end, name, number of the caller (-1 for none)."""
-    found: list[tuple[int, int, str, int]] = []
+def list_stacks(functions: list[Function]) -> list[Frame]:
+    """List Python functions around the program's steps."""
+    found: list[Frame] = []
     for it in functions:
-        if it.category == "user_annotation" and ":" not in it.name:
-            first = len(found)
-            for depth, (name, inside_ns) in enumerate(_STACK):
-                parent = first + depth if depth else -1
-                found.append((it.start_ns - 60_000 + inside_ns, it.end_ns + 60_000 - inside_ns, name, parent))
+        for start, names in _STACKS.items():
+            if it.category == "user_annotation" and it.name.startswith(start):
+                for depth, name in enumerate(names):
+                    around = (len(names) - depth) * _FRAME_NS
+                    found.append(Frame(it.start_ns - around, it.end_ns + around, name, len(found) if depth else None))
     return found

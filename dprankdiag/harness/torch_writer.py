@@ -14,6 +14,7 @@ numbers from cupti_runtime_cbid.h and cupti_driver_cbid.h.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -58,6 +59,7 @@ _SYNC_NAMES = {SYNC_EVENT: "Event Sync", SYNC_STREAM_WAIT: "Stream Wait Event", 
 _FLOW_ENDS = ("cudaEventRecord", "cudaEventSynchronize")
 _SMS, _WARPS_AN_SM = 132, 64
 _GRAPH_ID = 12
+_REPLICATED = re.compile(r"_(DP|EP)\d+")
 _LISTED_RANKS = 30
 
 
@@ -67,10 +69,12 @@ class TorchStyle:
 
     Attributes:
         age: of the format: whole microseconds; nanoseconds; the newest.
-        collective_args: kernels of collectives tell their process group: never, where torch launched them one by one
-            (what real traces show), or always (no real profiler sees that inside a graph).
+        collective_args: kernels of collectives tell their process group: never, as torch did not launch them (vLLM
+            calls NCCL itself); where torch launched them one by one (SGLang outside graphs); or always (no real
+            profiler sees that inside a graph).
         distributed_info: the file tells rank and communicators; some jobs' files do not.
-        replica: every DP rank is a program of its own that numbers its ranks from 0 (dense models).
+        replica: every DP rank is a program of its own that numbers its ranks from 0, so that neither file nor process
+            title tells DP or EP rank (vLLM with dense models).
         sync_events: waits of streams and hosts are events too; engines do not ask for them.
         with_stack: Python functions.
     """
@@ -112,7 +116,7 @@ class _Writer:
         self.base_ns = find_base(int(self._wall(np.asarray([self.start_ns]))[0]), style.age)
         self.call_texts = [spell_call(text) for text in recording.call_texts]
         self.groups = {group.among: group for group in recording.groups if group.among and rank in group.ranks}
-        self.functions = list_functions(recording, rank)
+        self.functions = list_functions(recording, rank, by_torch=style.collective_args != "none")
         self.operator_of = own_calls(self.functions, self.rows.calls, operators=True)
         self.events: list[str] = []
 
@@ -126,9 +130,9 @@ class _Writer:
             self._write_syncs()
         start, end = self._stamps(np.asarray([self.start_ns, self.end_ns]))
         (duration,) = self._spans(np.asarray([self.start_ns]), np.asarray([self.end_ns]))
-        gpu_streams = np.concatenate([self.rows.kernels.stream, self.rows.copies.stream])
-        streams = np.unique(gpu_streams).tolist()
-        self.events += list_row_names(self.process.title, self.process.pid, self.process.device, streams, start)
+        streams = np.unique(np.concatenate([self.rows.kernels.stream, self.rows.copies.stream])).tolist()
+        title = _REPLICATED.sub("", self.process.title) if self.style.replica else self.process.title
+        self.events += list_row_names(title, self.process.pid, self.process.device, streams, start)
         self.events += list_window(start, duration, end)
         described = describe_ranks(self.recording, self.rank, self.style.age, replica=self.style.replica)
         return render_file(
@@ -138,7 +142,7 @@ class _Writer:
             devices=list_devices(self.recording, self.rank),
             ranks=described if self.style.distributed_info else None,
             with_stack=self.style.with_stack,
-            trace_name=f"/tmp/trace-{self.process.pid}.json",
+            trace_name=f"tmp{self.process.pid}.json",
         )
 
     def _write_functions(self) -> None:
@@ -156,13 +160,12 @@ class _Writer:
     def _write_stacks(self, first: int) -> None:
         pid = self.process.pid
         frames = list_stacks(self.functions)
-        begin, end = (np.asarray([frame[key] for frame in frames], np.int64) for key in (0, 1))
-        for number, (frame, stamp, span) in enumerate(
-            zip(frames, self._stamps(begin), self._spans(begin, end), strict=True)
-        ):
-            parent = "null" if frame[3] < 0 else str(frame[3])
-            text = f'"Python parent id": {parent}, "Python id": {number + 1}, "Ev Idx": {first + number}'
-            self.events.append(_render_event("python_function", frame[2], pid, pid, stamp, span, text))
+        begin, end = (np.asarray([getattr(it, key) for it in frames], np.int64) for key in ("start_ns", "end_ns"))
+        rows = zip(frames, self._stamps(begin), self._spans(begin, end), strict=True)
+        for number, (frame, stamp, span) in enumerate(rows):
+            caller = "null" if frame.caller is None else frame.caller
+            told = f'"Python parent id": {caller}, "Python id": {number + 1}, "Ev Idx": {first + number}'
+            self.events.append(_render_event("python_function", frame.name, pid, pid, stamp, span, told))
 
     def _write_calls(self) -> None:
         calls, pid = self.rows.calls, self.process.pid

@@ -209,6 +209,13 @@ def test_collectives_tell_their_group_where_torch_launched_them(world: World, ar
     assert all(event["args"]["Process Group Ranks"] == "[0, 1, 2, 3]" for event in telling)
 
 
+def test_an_engine_that_calls_nccl_itself_tells_torch_nothing(tmp_path: Path) -> None:
+    for names, told in (("sglang", True), ("vllm", False)):
+        trace = read(write_world(replace(EAGER, names=names), tmp_path / names, format="torch")[0])
+        assert any(event["name"] == "record_param_comms" for event in pick(trace, "cpu_op")) == told
+        assert any("Collective name" in event["args"] for event in pick(trace, "kernel")) == told
+
+
 def test_each_attention_group_has_a_communicator_of_its_own() -> None:
     world = replace(EAGER, attention_tp=2)
     names = set()
@@ -242,6 +249,19 @@ def test_annotations_of_the_batch_surround_the_steps_on_host_and_gpu(world: Worl
         shown = on_gpu[event["args"]["External id"]]
         assert shown["name"] == event["name"]
         assert shown["tid"] == 7
+
+
+def test_python_functions_lie_inside_their_callers_and_around_the_steps() -> None:
+    trace = render(SMALL, style=TorchStyle(with_stack=True))
+    frames = {event["args"]["Python id"]: event for event in pick(trace, "python_function")}
+    roots = 0
+    for frame in frames.values():
+        parent = frame["args"]["Python parent id"]
+        roots += parent is None
+        if parent is not None:
+            assert frames[parent]["ts"] <= frame["ts"]
+            assert frames[parent]["ts"] + frames[parent]["dur"] >= frame["ts"] + frame["dur"]
+    assert roots == SMALL.steps
 
 
 def test_ranges_of_another_library_are_not_heard() -> None:
@@ -329,6 +349,8 @@ def test_dense_replicas_all_call_themselves_rank_zero(tmp_path: Path) -> None:
     assert all(path.name.startswith("rank0.") for path in paths)
     assert all(read(path)["distributedInfo"]["rank"] == 0 for path in paths)
     assert all(read(path)["distributedInfo"]["world_size"] == 1 for path in paths)
+    names = {event["args"]["name"] for event in read(paths[3])["traceEvents"] if event["name"] == "process_name"}
+    assert names == {"VLLM::Worker"}
     with pytest.raises(ValueError, match="vLLM"):
         trouble(tmp_path, "same_rank")
 
