@@ -11,6 +11,7 @@ import numpy as np
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.analysis.matching import CallTable, Matching, match_all
+from dprankdiag.analysis.overlap import Overlap
 from dprankdiag.analysis.partitions import clock_offsets, transfer_scatter
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Trace
@@ -83,7 +84,8 @@ def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
     offsets = [0] * n_ranks
     pairs = zip(matching.channels, matching.found, strict=True)
     for _, sets in sorted(pairs, key=lambda pair: -sum(len(member) for member in pair[0].calls)):
-        if len(sets) != 1 or len(sets[0].ranks) < max(3, n_ranks):
+        if len(sets) != 1 or len(sets[0].ranks) < max(3, n_ranks) or sets[0].halves is not None:
+            # Receipts end when each rank looks for them, and tell nothing of its clock.
             continue
         meeting = sets[0]
         found = clock_offsets(meeting.end_ns)
@@ -116,7 +118,8 @@ def _undo_late_exits(matching: Matching, alone: Sequence[int]) -> list[int]:
     is set back by what makes the transfers scatter least, if that is clearly less.
     """
     offsets = [0] * len(matching.channels[0].calls) if matching.channels else []
-    world = [sets[0] for sets in matching.found if len(sets) == 1 and len(sets[0].ranks) == len(offsets)]
+    alone_in = [sets[0] for sets in matching.found if len(sets) == 1]
+    world = [item for item in alone_in if len(item.ranks) == len(offsets) and item.halves is None]
     if not world or len(offsets) < 3:
         return [0] * max(len(offsets), 1 + max(alone))
     meeting = max(world, key=lambda item: len(item.arrival_ns))
@@ -221,9 +224,15 @@ def shift_calls(calls: CallTable, fit: ClockFit | None) -> CallTable:
             start_ns=fit.apply(value.start_ns),
             arrival_ns=fit.apply(value.arrival_ns),
             end_ns=fit.apply(value.end_ns),
+            overlap=None if value.overlap is None else shift_overlap(value.overlap, fit),
         )
         for key, value in calls.items()
     }
+
+
+def shift_overlap(overlap: Overlap, fit: ClockFit) -> Overlap:
+    """Carry the moments of an overlap onto the common axis; durations and rows stay."""
+    return replace(overlap, reach_ns=fit.apply(overlap.reach_ns))
 
 
 def shift_lane(lane: Lane, fit: ClockFit | None) -> Lane:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.lanes import Lane, Naming
+from dprankdiag.analysis.overlap import Halves, Overlap, join_overlaps, measure_overlap
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -25,6 +26,8 @@ class Calls:
         arrival_ns: when each could really begin (DESIGN 2.1, rule 3).
         place: what it is by its surroundings: launch shape and the row before it on its stream, as one number. One
             kernel name may serve several groups, or be sent and received in halves; its place tells them apart.
+        overlap: how each lies beside the rank's work; None where all runs on one stream.
+        halves: where each lets work go on and stops it again, if it is sent and received in two kernels.
     """
 
     rank: int
@@ -32,6 +35,8 @@ class Calls:
     arrival_ns: IntArray
     end_ns: IntArray
     place: IntArray
+    overlap: Overlap | None = None
+    halves: Halves | None = None
 
     def __len__(self) -> int:
         """Count the calls."""
@@ -39,7 +44,15 @@ class Calls:
 
     def take(self, rows: np.ndarray[Any, Any] | slice) -> Calls:
         """Select calls."""
-        return Calls(self.rank, self.start_ns[rows], self.arrival_ns[rows], self.end_ns[rows], self.place[rows])
+        return replace(
+            self,
+            start_ns=self.start_ns[rows],
+            arrival_ns=self.arrival_ns[rows],
+            end_ns=self.end_ns[rows],
+            place=self.place[rows],
+            overlap=None if self.overlap is None else self.overlap.take(rows),
+            halves=None if self.halves is None else self.halves.take(rows),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +74,14 @@ def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
     start, end = lane.start_ns[rows], lane.end_ns[rows]
     arrival = np.minimum(np.maximum(start, ready), end)
     place = _places(lane, rows)
+    overlap = measure_overlap(lane, rows, arrival, ready)
     found = {}
     for channel in np.unique(lane.channel[rows]):
         here = lane.channel[rows] == channel
         for stream in np.unique(lane.stream[rows][here]):
             mine = here & (lane.stream[rows] == stream)
-            found[int(channel), int(stream)] = Calls(rank, start[mine], arrival[mine], end[mine], place[mine])
+            every = Calls(rank, start, arrival, end, place, overlap)
+            found[int(channel), int(stream)] = every.take(mine)
     return found
 
 
@@ -94,14 +109,15 @@ def form_channels(by_rank: Sequence[dict[tuple[int, int], Calls]], naming: Namin
         counts = {len(mine) for mine in per_rank if mine}
         lanes = counts.pop() if len(counts) == 1 else 1
         for k in range(lanes):
-            members = [mine[k] if lanes > 1 else _merge(mine) for mine in per_rank if mine]
+            members = [mine[k] if lanes > 1 else merge_calls(mine) for mine in per_rank if mine]
             if members:
                 family, operation = naming.channel_family[channel_id], naming.channel_operation[channel_id]
                 channels.append(Channel(name, family, operation, tuple(members)))
     return channels
 
 
-def _merge(parts: list[Calls]) -> Calls:
+def merge_calls(parts: Sequence[Calls]) -> Calls:
+    """Put the calls of several parts in order of start."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.start_ns for part in parts]), kind="stable")
@@ -109,7 +125,10 @@ def _merge(parts: list[Calls]) -> Calls:
         np.concatenate([getattr(part, name) for part in parts])[order]
         for name in ("start_ns", "arrival_ns", "end_ns", "place")
     ]
-    return Calls(parts[0].rank, *columns)
+    overlaps = [part.overlap for part in parts if part.overlap is not None]
+    overlap = join_overlaps(overlaps).take(order) if len(overlaps) == len(parts) else None
+    start, arrival, end, place = columns
+    return Calls(parts[0].rank, start, arrival, end, place, overlap)
 
 
 def split_by_place(channel: Channel) -> list[Channel]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.calls import FEWEST_AT_PLACE, Calls, Channel
+from dprankdiag.analysis.overlap import BESIDE_WORK, Halves, Overlap, stack_halves, stack_overlaps
 from dprankdiag.analysis.partitions import choose_partition
-from dprankdiag.analysis.partners import match_rows
+from dprankdiag.analysis.partners import match_rows, match_sequences
 from dprankdiag.analysis.statistics import robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -20,6 +21,13 @@ LOCAL_SLOPE = 0.3
 
 FOLLOWS = 0.8
 """Least slope of duration on wait for a kernel that waits for the last arrival (DESIGN 2.1, rule 5)."""
+
+
+MOST_MATCHED = 0.8
+"""Least share of the calls in halves that must find partners on all ranks."""
+
+MOST_EARLY = 0.01
+"""Share of receipts that may end before the last has sent: clocks and rows err."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,10 @@ class MeetingSet:
         waits: `(n_members,)` whether the member's call lasts until the last arrival; a call that does not is given no
             wait and blames nobody.
         calls: calls of the members on this channel, matched or not.
+        overlap: how the calls lie beside the members' work, `(n_meetings, n_members)`; None where all runs on one
+            stream.
+        beside: members go on working while the calls run.
+        halves: where calls sent and received in two kernels let work go on and stop it, `(n_meetings, n_members)`.
     """
 
     channel: str
@@ -42,6 +54,14 @@ class MeetingSet:
     end_ns: IntArray
     waits: np.ndarray[Any, np.dtype[np.bool_]]
     calls: int
+    overlap: Overlap | None = None
+    beside: bool = False
+    halves: Halves | None = None
+
+    @property
+    def matched_calls(self) -> int:
+        """Count the calls that found all their partners; both halves count."""
+        return int(self.arrival_ns.size) * (1 if self.halves is None else 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +99,7 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
             continue
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
+        overlap = _stack_overlap(members, complete)
         meeting_set = MeetingSet(
             channel.name,
             channel.family,
@@ -88,6 +109,8 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
             end,
             np.ones(len(members), bool),
             sum(len(member) for member in members),
+            overlap,
+            overlap is not None and float(overlap.busy_ns.sum()) > BESIDE_WORK * float((end - arrival).sum()),
         )
         sets.append(replace(meeting_set, waits=_find_waiting(arrival, end)))
     if not sets:
@@ -96,6 +119,44 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
     if not meeting or _waits_for_none([(item.arrival_ns, item.end_ns) for item in meeting]):
         return [], Refusal(channel.name, "its calls do not wait for other ranks", is_local=True)
     return meeting, None
+
+
+def match_halves(channel: Channel) -> MeetingSet | None:
+    """Match calls sent and received in halves: nobody's receipt ends before the last has sent.
+
+    Returns:
+        None where that does not hold for all that call on the channel.
+    """
+    members = [calls for calls in channel.calls if len(calls)]
+    if len(members) < 2 or any(calls.halves is None for calls in members):
+        return None
+    index = match_sequences([calls.arrival_ns for calls in members])
+    complete = index[(index >= 0).all(axis=1)]
+    if len(complete) < MOST_MATCHED * max(len(calls) for calls in members):
+        return None
+    taken = [calls.take(complete[:, k]) for k, calls in enumerate(members)]
+    arrival = np.stack([calls.arrival_ns for calls in taken], axis=1)
+    end = np.stack([calls.end_ns for calls in taken], axis=1)
+    if (end < arrival.max(axis=1, keepdims=True)).mean() > MOST_EARLY:
+        return None
+    return MeetingSet(
+        channel.name,
+        channel.family,
+        channel.operation,
+        tuple(calls.rank for calls in taken),
+        arrival,
+        end,
+        np.zeros(len(taken), bool),
+        2 * sum(len(calls) for calls in members),
+        _stack_overlap(members, complete),
+        halves=stack_halves([calls.halves for calls in taken if calls.halves is not None]),
+    )
+
+
+def _stack_overlap(members: Sequence[Calls], complete: IntArray) -> Overlap | None:
+    """Put the members' overlaps side by side."""
+    parts = [member.overlap.take(complete[:, k]) for k, member in enumerate(members) if member.overlap is not None]
+    return stack_overlaps(parts) if len(parts) == len(members) else None
 
 
 def _is_local(calls: Sequence[Calls]) -> bool:

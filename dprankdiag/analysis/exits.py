@@ -74,8 +74,8 @@ def _without_clocks(seen: Observations, standout: Standout) -> Standout:
 def _verdict(seen: Observations, late: set[str], correlation: float | None) -> str:
     """Tell a link, late in whatever it does, from a receiver queue, late where it receives."""
     grid = seen.grids[0]
-    exchange = {name for name, family in zip(grid.operation, grid.family, strict=True) if family in EP_FAMILIES}
-    everything = set(grid.operation)
+    exchange = {grid.operation[k] for k in grid.meetings if grid.family[k] in EP_FAMILIES}
+    everything = grid.operations
     if exchange == everything:
         follows = correlation is not None and correlation >= FOLLOWS_TOKENS
         return "dispatch" if follows or late != everything else "link"
@@ -88,8 +88,8 @@ def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:
     grid = _observed_steps(seen, standout)
     ranks = np.flatnonzero(standout.mask)
     late = {}
-    for operation in set(grid.operation):
-        positions = [k for k, name in enumerate(grid.operation) if name == operation]
+    for operation in grid.operations:
+        positions = [k for k in grid.meetings if grid.operation[k] == operation]
         late[operation] = float(grid.exit[:, positions][:, :, ranks].mean())
     return late
 
@@ -127,6 +127,9 @@ def _tell_clock_from_exit(seen: Observations, standout: Standout) -> str:
         "exit", "clock" or "open".
     """
     grid = _observed_steps(seen, standout)
+    if grid.beside is not None:
+        # A rank that goes on working while a call runs shows its arrival, but not by how long it waited.
+        return "open"
     arrival = grid.wait.max(axis=2, keepdims=True) - grid.wait
     offset = np.where(standout.mask, np.median(grid.exit, axis=(0, 1)), 0.0)
     shifted = arrival - offset[None, None, :]

@@ -13,36 +13,55 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.collectives import MeetingSet
+from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
+from dprankdiag.model.schema import ABSENT_NS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
-COMPONENTS = ("attention", "expert", "probe", "other", "host", "rest")
-"""What a segment consists of: attention and KV writes, expert GEMMs, work equal on all ranks, all other work, idle time
-before the launch had returned, and all other idle time. They add up to the segment."""
+WORK = ("attention", "expert", "probe", "other")
+"""What a rank does: attention and KV writes, expert GEMMs, work equal on all ranks, all other work."""
+
+COMPONENTS = (*WORK, "contention", "host", "rest")
+"""What a segment consists of: work; how much longer it took as calls ran beside it; idle time before the launch had
+returned; all other idle time. They add up to the segment."""
 
 FEWEST_STEPS = 3
 
+QUEUES = 0.99
+"""Calls on one stream never begin before the one before has ended; so many must not, to take them for such."""
+
 
 @dataclass(frozen=True, slots=True)
-class Participation:
-    """One rank's meetings in order: which set and row each belongs to, and the meeting's times.
+class Beside:
+    """How the positions of a grid hang together where calls run beside the ranks' own work.
 
     Attributes:
-        set_id: `(n,)` index of the MeetingSet.
-        arrival_ns, end_ns: `(n,)` the rank's own.
-        last_ns: `(n,)` last arrival of the group.
-        shared_end_ns: `(n,)` median end of the group.
-        waits: `(n,)` whether the rank's call lasts until the last arrival.
+        event: `(n_positions,)` FULL, FORK or JOIN.
+        partner: `(n_positions,)` of a join, the position of its call; -1 where that lies in an earlier step.
+        previous: `(n_positions,)` of a fork, the position of the call that its stream carried before; -1 if none.
+        outer_end: `(n_steps, n_positions)` end of the earlier step's call that a join without partner needs, ns after
+            the step's start.
+        lag: `(n_steps, n_positions, n_ranks)` of a fork, from the later of its work and the call before it on its
+            stream to its arrival.
+        burden: `(n_steps, n_positions, n_ranks)` ns that a segment loses in each ns in which calls run beside it.
+        beside_ns: `(n_steps, n_positions, n_ranks)` how long they did.
     """
 
-    set_id: np.ndarray[Any, np.dtype[np.int32]]
-    arrival_ns: IntArray
-    end_ns: IntArray
-    last_ns: IntArray
-    shared_end_ns: IntArray
-    waits: np.ndarray[Any, np.dtype[np.bool_]]
+    event: np.ndarray[Any, np.dtype[np.int8]]
+    partner: IntArray
+    previous: IntArray
+    outer_end: IntArray
+    lag: IntArray
+    burden: FloatArray
+    beside_ns: IntArray
+
+    def take(self, rows: IntArray) -> Beside:
+        """Return what belongs to some of the steps."""
+        by_step = ("outer_end", "lag", "burden", "beside_ns")
+        return replace(self, **{name: getattr(self, name)[rows] for name in by_step})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +80,8 @@ class StepGrid:
         family, operation, channel: of each position.
         layer: `(n_positions,)` ordinal of the gather-scatter pair, -1 before the first attention.
         side: of each position: "pre" (before the gather), "post", "both" or "none".
+        is_last: whether the rank came last to the meeting; never at joins.
+        beside: how positions hang together where calls run beside work; None where every call stops its ranks.
     """
 
     kind: str
@@ -81,6 +102,18 @@ class StepGrid:
     channel: tuple[str, ...]
     layer: IntArray
     side: tuple[str, ...]
+    is_last: np.ndarray[Any, np.dtype[np.bool_]]
+    beside: Beside | None = None
+
+    @property
+    def meetings(self) -> tuple[int, ...]:
+        """List the positions that are meetings, joins left out."""
+        return tuple(k for k, family in enumerate(self.family) if family != JOINED)
+
+    @property
+    def operations(self) -> set[str]:
+        """Name the operations of the meetings."""
+        return {self.operation[k] for k in self.meetings}
 
     @property
     def duration_ns(self) -> IntArray:
@@ -102,49 +135,9 @@ class StepGrid:
             entry=self.entry[rows],
             exit=self.exit[rows],
             waits=self.waits[rows],
+            is_last=self.is_last[rows],
+            beside=None if self.beside is None else self.beside.take(rows),
         )
-
-
-def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Participation]:
-    """List every rank's meetings in order of arrival."""
-    parts: list[list[tuple[IntArray, ...]]] = [[] for _ in range(n_ranks)]
-    for set_id, meeting in enumerate(sets):
-        last = meeting.arrival_ns.max(axis=1)
-        middle = np.sort(meeting.end_ns, axis=1)[:, (len(meeting.ranks) - 1) // 2]
-        n = len(last)
-        for member, rank in enumerate(meeting.ranks):
-            parts[rank].append(
-                (
-                    np.full(n, set_id, np.int32),
-                    meeting.arrival_ns[:, member],
-                    meeting.end_ns[:, member],
-                    last,
-                    middle,
-                    np.full(n, meeting.waits[member]),
-                )
-            )
-    result = []
-    for mine in parts:
-        if not mine:
-            empty = np.empty(0, np.int64)
-            result.append(Participation(np.empty(0, np.int32), empty, empty, empty, empty, np.empty(0, bool)))
-            continue
-        columns = [np.concatenate(column) for column in zip(*mine, strict=True)]
-        order = np.lexsort((columns[2], columns[1]))
-        result.append(Participation(*(column[order] for column in columns)))
-    return result
-
-
-def find_world(sets: Sequence[MeetingSet], ranks: Sequence[int]) -> list[int]:
-    """Return the sets in which all the given ranks meet."""
-    return [set_id for set_id, meeting in enumerate(sets) if meeting.ranks == tuple(ranks)]
-
-
-def locate_world(participation: Participation, sets: Sequence[MeetingSet], world: Sequence[int]) -> IntArray:
-    """Return the positions of the world meetings in a rank's list, ordered by the meetings' last arrival."""
-    index = np.flatnonzero(np.isin(participation.set_id, np.array(world)))
-    order = np.lexsort((participation.set_id[index], participation.last_ns[index]))
-    return np.asarray(index[order])
 
 
 def build_grids(
@@ -164,14 +157,12 @@ def build_grids(
     Returns:
         The grids, largest first, and how many complete steps were left out because their kind is rare or broken.
     """
-    first = cut.first
-    begin = np.stack([where[first[:-1] - 1] + 1 for where in position], axis=1)
-    stop = np.stack([where[first[1:] - 1] + 1 for where in position], axis=1)
+    begin, stop = bound_steps(cut, position)
     kinds: dict[tuple[object, ...], list[int]] = {}
     length = stop - begin
     phases = _name_phases(segments, begin, stop)
     names = _name_attention(segments, begin, stop)
-    for step in range(len(first) - 1):
+    for step in range(len(begin)):
         if (length[step] != length[step, 0]).any() or length[step, 0] <= 0:
             kinds.setdefault(("broken",), []).append(step)
             continue
@@ -192,6 +183,14 @@ def build_grids(
         grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, left_out
+
+
+def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return where each step's events begin and end in each member's list, `(n_steps, n_members)`."""
+    first = cut.first
+    begin = np.stack([where[first[:-1] - 1] + 1 for where in position], axis=1)
+    stop = np.stack([where[first[1:] - 1] + 1 for where in position], axis=1)
+    return begin, stop
 
 
 def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[str]:
@@ -254,25 +253,25 @@ def _fill(
     entry = np.empty((n_steps, n_ranks), np.int64)
     group = np.empty((n_positions, n_ranks), np.int64)
     start_ns = end_ns = np.empty(0, np.int64)
+    is_last = np.empty(shape, bool)
+    first = begin[:, 0, None] + np.arange(n_positions)[None, :]
+    event = participations[0].event[first[0]]
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
         index = begin[:, rank, None] + np.arange(n_positions)[None, :]
         before = index[:, 0] - 1
         arrays["segment"][:, :, rank] = part.arrival_ns[index] - part.end_ns[index - 1]
-        # A call that does not wait neither gains from others' earlier arrival nor is credited with waiting.
-        free = ~part.waits[index]
-        waits[:, :, rank] = ~free
-        arrays["wait"][:, :, rank] = np.where(free, 0, part.last_ns[index] - part.arrival_ns[index])
-        arrays["transfer"][:, :, rank] = part.shared_end_ns[index] - part.last_ns[index]
-        arrays["own_transfer"][:, :, rank] = np.where(
-            free, part.end_ns[index] - part.arrival_ns[index], part.end_ns[index] - part.last_ns[index]
-        )
-        arrays["exit"][:, :, rank] = part.end_ns[index] - part.shared_end_ns[index]
+        waits[:, :, rank] = part.waits[index]
+        is_last[:, :, rank] = (part.call_arrival_ns[index] == part.last_ns[index]) & (event != JOIN)
+        is_last[:, :, rank] &= waits[:, :, rank] | (event == FORK)
+        for name, values in _split_stay(part, index, event).items():
+            arrays[name][:, :, rank] = values
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
-        group[:, rank] = part.set_id[index[0]]
+        group[:, rank] = np.where(event == JOIN, -1 - rank, part.set_id[index[0]])
         _fill_components(components, arrays["segment"][:, :, rank], own, index, rank)
         if rank == 0:
             start_ns, end_ns = (part.shared_end_ns[before], part.shared_end_ns[index[:, -1]])
     layer, side = _find_layers(components)
+    owner = participations[0].set_id[first[0]] % len(sets)
     return StepGrid(
         kind,
         number,
@@ -287,12 +286,91 @@ def _fill(
         arrays["exit"],
         waits,
         group,
-        tuple(sets[set_id].family for set_id in group[:, 0]),
-        tuple(sets[set_id].operation for set_id in group[:, 0]),
-        tuple(sets[set_id].channel for set_id in group[:, 0]),
+        tuple(JOINED if join else sets[set_id].family for join, set_id in zip(event == JOIN, owner, strict=True)),
+        tuple(sets[set_id].operation for set_id in owner),
+        tuple(sets[set_id].channel for set_id in owner),
         layer,
         side,
+        is_last,
+        _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
+        if (event != FULL).any()
+        else None,
     )
+
+
+def _split_stay(part: Participation, index: IntArray, event: np.ndarray[Any, np.dtype[np.int8]]) -> dict[str, IntArray]:
+    """Split what passes at each event into waiting for the last, transfer, and late exit.
+
+    A call that does not wait neither gains from others' earlier arrival nor is credited with waiting; one that runs
+    beside work makes the rank wait only from where the work needs it.
+    """
+    come, gone = part.arrival_ns[index], part.end_ns[index]
+    last, shared, end = part.last_ns[index], part.shared_end_ns[index], part.call_end_ns[index]
+    wait = np.where(part.waits[index], last - come, 0)
+    own = np.where(part.waits[index], end - last, gone - come)
+    leave = end - shared
+    join = event == JOIN
+    stay = np.maximum(gone - come, 0)
+    wait = np.where(join, np.clip(last - come, 0, stay), wait)
+    own = np.where(join, stay - wait, own)
+    leave = np.where(join, gone - np.maximum(come, shared), leave)
+    return {"wait": wait, "own_transfer": own, "exit": leave, "transfer": np.where(join, 0, shared - last)}
+
+
+def _relate(
+    participations: Sequence[Participation],
+    begin: IntArray,
+    components: dict[str, IntArray],
+    segment: IntArray,
+    start_ns: IntArray,
+    n_sets: int,
+) -> Beside:
+    """Find which position each join and fork depends on, and what calls cost the work beside them (see `Beside`)."""
+    lead = participations[0]
+    n_positions = segment.shape[1]
+    index = begin[:, 0, None] + np.arange(n_positions)[None, :]
+    event = lead.event[index[0]]
+    calls = {
+        (int(lead.set_id[row]), int(lead.row[row])): position
+        for position, row in enumerate(index[0])
+        if event[position] != JOIN
+    }
+    partner = np.full(n_positions, -1, np.int64)
+    for position in np.flatnonzero(event == JOIN).tolist():
+        row = index[0, position]
+        partner[position] = calls.get((int(lead.set_id[row]) - n_sets, int(lead.row[row])), -1)
+    forks = np.flatnonzero(event == FORK)
+    previous = np.full(n_positions, -1, np.int64)
+    lag = np.zeros((len(begin), n_positions, len(participations)), np.int64)
+    for number, place in enumerate(forks.tolist()):
+        earlier = int(forks[number - 1]) if number else -1
+        if earlier >= 0 and _queue(participations, begin, earlier, place):
+            previous[place] = earlier
+        for rank, part in enumerate(participations):
+            own = begin[:, rank] + place
+            free = part.arrival_ns[own]
+            if previous[place] >= 0:
+                free = np.maximum(free, part.shared_end_ns[begin[:, rank] + earlier])
+            lag[:, place, rank] = part.call_arrival_ns[own] - free
+    outer = np.where(event == JOIN, lead.shared_end_ns[index] - start_ns[:, None], 0)
+    beside = np.zeros(segment.shape, np.int64)
+    for rank, part in enumerate(participations):
+        own = begin[:, rank, None] + np.arange(n_positions)[None, :]
+        running = np.maximum.accumulate(np.where(event == FORK, part.shared_end_ns[own], ABSENT_NS), axis=1)
+        running = np.concatenate([np.full((len(own), 1), ABSENT_NS), running[:, :-1]], axis=1)
+        left = np.maximum(running, part.end_ns[own - 1]) - part.end_ns[own - 1]
+        beside[:, :, rank] = np.minimum(left, np.maximum(segment[:, :, rank], 0))
+    burden = components["contention"] / np.maximum(beside, 1)
+    return Beside(event, partner, previous, outer, lag, np.where(beside > 0, burden, 0.0), beside)
+
+
+def _queue(participations: Sequence[Participation], begin: IntArray, earlier: int, position: int) -> bool:
+    """Tell whether calls at one position never begin before those at an earlier one have ended: on one stream."""
+    since = [
+        part.call_arrival_ns[begin[:, rank] + position] - part.call_end_ns[begin[:, rank] + earlier]
+        for rank, part in enumerate(participations)
+    ]
+    return bool(np.mean(np.stack(since) >= 0) >= QUEUES)
 
 
 def _fill_components(
@@ -301,13 +379,16 @@ def _fill_components(
     """Split a rank's segments; what overlaps a meeting or another lane is taken off `rest` first, then off `other`."""
     attention, expert, probe = (own.attention_ns[index], own.expert_ns[index], own.probe_ns[index])
     other = own.work_ns[index] - attention - expert - probe
-    host = np.minimum(own.host_ns[index], np.maximum(segment - attention - expert - probe - other, 0))
+    contention = own.contention_ns[index]
+    idle = segment - attention - expert - probe - other - contention
+    host = np.minimum(own.host_ns[index], np.maximum(idle, 0))
     components["attention"][:, :, rank] = attention
     components["expert"][:, :, rank] = expert
     components["probe"][:, :, rank] = probe
     components["other"][:, :, rank] = other
+    components["contention"][:, :, rank] = contention
     components["host"][:, :, rank] = host
-    components["rest"][:, :, rank] = segment - attention - expert - probe - other - host
+    components["rest"][:, :, rank] = idle - host
 
 
 def _find_layers(components: dict[str, IntArray]) -> tuple[IntArray, tuple[str, ...]]:

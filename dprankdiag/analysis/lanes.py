@@ -25,6 +25,8 @@ OTHER_ATTENTION = 56
 """Attention names of unknown phase that are told apart; more share a number."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 MEMORY = FAMILY_CODE["memory"]
+IS_WORK = np.array([name not in COMMUNICATION for name in FAMILIES])
+"""By family code: whether rows of the family are the rank's own work."""
 
 _PREFILL = re.compile(r"prefill|extend|context_attention|ragged|varlen|flash_fwd_kernel", re.IGNORECASE)
 _DECODE = re.compile(r"decode|splitkv|split_kv|paged|_mla", re.IGNORECASE)

@@ -67,7 +67,9 @@ def _is_slow_chip(seen: Observations, skews: Skews, standout: Standout) -> bool:
 
     Of a team that shares its requests one slow chip is enough: the mean over the team hides the others.
     """
-    teams = [team for team in seen.teams if standout.mask[list(team)].any()] or [tuple(np.flatnonzero(standout.mask).tolist())]
+    teams = [team for team in seen.teams if standout.mask[list(team)].any()] or [
+        tuple(np.flatnonzero(standout.mask).tolist())
+    ]
     for slow in skews.speed:
         ill = standout.mask & slow.mask
         covered = all(ill[list(team)].any() for team in teams) if len(seen.teams) > 1 else ill[standout.mask].all()

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dprankdiag.analysis.calls import Calls, Channel, form_channels, split_by_place
-from dprankdiag.analysis.collectives import MeetingSet, Refusal, match_channel
+from dprankdiag.analysis.collectives import MeetingSet, Refusal, match_channel, match_halves
+from dprankdiag.analysis.halves import pair_halves
 from dprankdiag.analysis.lanes import Naming
+
+WELL_MATCHED = 0.8
+"""Calls of which so many find their partners meet by themselves."""
 
 CallTable = dict[tuple[int, int], Calls]
 """A rank's calls by (channel id, stream)."""
@@ -21,7 +25,7 @@ class Matching:
         channels: every name on every stream and place.
         found: the meeting sets of each channel.
         refusals: channels whose meetings could not be told apart.
-        calls: calls on channels that two or more ranks use and that are not local to a rank.
+        calls: calls on channels that two or more ranks use and that are not local to a rank; both halves count.
     """
 
     channels: tuple[Channel, ...]
@@ -37,19 +41,44 @@ class Matching:
     @property
     def matched_calls(self) -> int:
         """Count the calls that found all their partners."""
-        return sum(item.arrival_ns.size for item in self.sets)
+        return sum(item.matched_calls for item in self.sets)
 
 
 def match_all(calls: Sequence[CallTable], naming: Naming) -> Matching:
-    """Match the calls of every channel."""
-    channels = [part for whole in form_channels(calls, naming) for part in split_by_place(whole)]
+    """Match the calls of every channel; where calls by themselves do not meet, look for calls in halves."""
+    channels: list[Channel] = []
     found: list[tuple[MeetingSet, ...]] = []
     refusals: list[Refusal] = []
     total = 0
-    for channel in channels:
-        sets, refusal = match_channel(channel)
-        found.append(tuple(sets))
-        refusals += [refusal] if refusal else []
-        if len(channel.calls) > 1 and not (refusal and refusal.is_local):
-            total += sum(len(member) for member in channel.calls)
+    for whole in form_channels(calls, naming):
+        parts = split_by_place(whole)
+        results = [match_channel(part) for part in parts]
+        paired = _match_halves(parts, results)
+        if paired is not None:
+            channel, meeting = paired
+            channels.append(channel)
+            found.append((meeting,))
+            total += meeting.calls
+            continue
+        for part, (sets, refusal) in zip(parts, results, strict=True):
+            channels.append(part)
+            found.append(tuple(sets))
+            refusals += [refusal] if refusal else []
+            if len(part.calls) > 1 and not (refusal and refusal.is_local):
+                total += sum(len(member) for member in part.calls)
     return Matching(tuple(channels), tuple(found), tuple(refusals), total)
+
+
+def _match_halves(
+    parts: Sequence[Channel], results: Sequence[tuple[list[MeetingSet], Refusal | None]]
+) -> tuple[Channel, MeetingSet] | None:
+    """Read a channel as calls in halves, if some of it waits for nobody and the rest does not meet by itself."""
+    local = [refusal is not None and refusal.is_local for _, refusal in results]
+    rest = [(part, sets) for part, (sets, _), sends in zip(parts, results, local, strict=True) if not sends]
+    calls = sum(len(member) for part, _ in rest for member in part.calls)
+    met = sum(item.arrival_ns.size for _, sets in rest for item in sets)
+    if not any(local) or (calls and met >= WELL_MATCHED * calls):
+        return None
+    channel = pair_halves(parts, local)
+    meeting = match_halves(channel) if channel is not None else None
+    return (channel, meeting) if channel is not None and meeting is not None else None

@@ -61,6 +61,8 @@ class Abilities:
         uneven: why the ranks were not profiled alike; None if they were.
         missing_ranks: members of the deployment without a recording.
         clock_bound_ns: exit lateness below this is not claimed.
+        unplaced_ratio: share of the time in which work stood still for calls that ran beside it, at places that differ
+            from step to step, so that no replay knows of it.
     """
 
     has_kernels: bool
@@ -69,6 +71,7 @@ class Abilities:
     uneven: str | None
     missing_ranks: tuple[int, ...]
     clock_bound_ns: int
+    unplaced_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

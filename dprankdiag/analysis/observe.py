@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,23 @@ import numpy as np
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
 from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
-from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
+from dprankdiag.analysis.grid import bound_steps, build_grids
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
 from dprankdiag.analysis.observations import Abilities, BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
+from dprankdiag.analysis.overlap import list_work, measure_contention, measure_stops, vote_joins
+from dprankdiag.analysis.participations import (
+    Participation,
+    add_joins,
+    collect_participations,
+    find_world,
+    locate_world,
+)
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import FloatArray
-from dprankdiag.analysis.steps import cut_steps
+from dprankdiag.analysis.steps import Cut, cut_steps
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
@@ -65,6 +73,29 @@ class Observed:
         return self.matched_calls / self.calls if self.calls else None
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Makes the lanes of the ranks, on the common axis.
+
+    Attributes:
+        make, give: make a lane; `give` for the last time.
+        contention: how much slower work is while calls run beside it, in the median rank; 0 where that cannot be seen.
+    """
+
+    make: Callable[[int], Lane]
+    give: Callable[[int], Lane]
+    alignment: Alignment
+    contention: float
+
+    def keep(self, rank: int) -> Lane:
+        """Make a rank's lane, to be made again."""
+        return shift_lane(self.make(rank), self.alignment.fits[rank])
+
+    def spend(self, rank: int) -> Lane:
+        """Make a rank's lane for the last time."""
+        return shift_lane(self.give(rank), self.alignment.fits[rank])
+
+
 def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCatalog) -> Observed:
     """Analyse a trace up to the point where causes can be judged.
 
@@ -82,11 +113,12 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         naming, is_step = name_ranges(trace.names, range_catalog)
     shelf = KernelShelf(trace, naming) if has_kernels else None
     make = shelf.lane if shelf else partial(range_lane, trace, naming)
-    calls, keys = [], []
+    calls, keys, slower = [], [], []
     for rank in range(len(trace.ranks)):
         lane = make(rank)
         calls.append(extract_calls(lane, rank))
         keys.append(measure_keys(lane))
+        slower.append(measure_contention(lane))
         del lane  # before the next one is made: a lane is long
     has_calls = any(calls)
     alignment, matching = align_clocks(trace, calls, naming)
@@ -94,14 +126,16 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     del calls, matching  # they hold every call, and the sets have what matters
     marks = _step_marks(trace, is_step)
     spend = shelf.spend if shelf else make
-    groups, left_out = _build_groups(trace, naming, sets, keys, alignment, spend, marks, has_kernels)
+    known = [factor for factor in slower if factor is not None]
+    lanes = Lanes(make, spend, alignment, float(np.median(known)) if known else 0.0)
+    groups, left_out = _build_groups(trace, naming, sets, keys, lanes, marks, has_kernels)
     return Observed(
         tuple(groups),
         alignment,
         refusals,
         sum(len(item.arrival_ns) for item in sets),
         n_calls,
-        sum(item.arrival_ns.size for item in sets),
+        sum(item.matched_calls for item in sets),
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
     )
@@ -112,8 +146,7 @@ def _build_groups(
     naming: Naming,
     sets: Sequence[MeetingSet],
     keys: Sequence[KeyTimes],
-    alignment: Alignment,
-    spend: Callable[[int], Lane],
+    lanes: Lanes,
     marks: Sequence[IntArray],
     has_kernels: bool,
 ) -> tuple[list[Observations], int]:
@@ -124,11 +157,13 @@ def _build_groups(
     probe_keys = {ranks: choose_probes([keys[rank] for rank in ranks], naming, trace.names) for ranks in components}
     owner = {rank: ranks for ranks in components for rank in ranks}
     segments: dict[int, Segments] = {}
+    beside = {rank for item in sets if item.beside for rank in item.ranks}
     for rank, ranks in owner.items():
+        lane = lanes.keep(rank) if rank in beside else lanes.spend(rank)
         part = participations[rank]
-        segments[rank] = cut_segments(
-            shift_lane(spend(rank), alignment.fits[rank]), part.arrival_ns, part.end_ns, probe_keys[ranks].keys
-        )
+        contention = lanes.contention if rank in beside else 0.0
+        segments[rank] = cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys[ranks].keys, contention)
+        del lane
     groups, left_out = [], 0
     for ranks in components:
         world = find_world(sets, ranks)
@@ -138,6 +173,10 @@ def _build_groups(
         last = members[0].last_ns[position[0]]
         matched = _matched_share(sets, ranks)
         cut = cut_steps(own, position, last, members[0].shared_end_ns[position[0]], [marks[rank] for rank in ranks])
+        lost_ns = 0.0
+        if beside.intersection(ranks):
+            members, own, lost_ns = _join_lanes(lanes, ranks, members, position, cut, len(sets), probe_keys[ranks].keys)
+            position = [locate_world(member, sets, world) for member in members]
         if cut.basis == "meeting" and matched < FEWEST_MATCHED:
             # Between meetings that were lost and found, nothing is comparable.
             continue
@@ -160,22 +199,55 @@ def _build_groups(
                 cut.basis,
                 sums,
                 probe_keys[ranks].times if has_kernels else ProbeTimes(np.empty((0, len(ranks))), np.empty(0), ()),
-                _abilities(trace, ranks, alignment, own, has_kernels, sums),
+                replace(
+                    _abilities(trace, ranks, lanes.alignment, own, has_kernels, sums),
+                    unplaced_ratio=lost_ns / max(int(end[-1] - start[0]), 1),
+                ),
                 _find_teams(sets, ranks),
                 _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
-                _read_batches(trace, ranks, alignment),
-                _take_spans(trace, "os_calls", trace.names.call_names, ranks, alignment),
-                None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, alignment),
+                _read_batches(trace, ranks, lanes.alignment),
+                _take_spans(trace, "os_calls", trace.names.call_names, ranks, lanes.alignment),
+                None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, lanes.alignment),
             )
         )
     return groups, left_out
 
 
+def _join_lanes(
+    lanes: Lanes,
+    ranks: tuple[int, ...],
+    members: Sequence[Participation],
+    position: Sequence[IntArray],
+    cut: Cut,
+    n_sets: int,
+    probe_keys: IntArray,
+) -> tuple[list[Participation], list[Segments], float]:
+    """Add to each member's events those at which its work needs what ran beside it, and cut its time there too.
+
+    Returns:
+        The events, the segments, and how long the mean rank stood still for calls at places that fit no step, ns.
+    """
+    begin, stop = bound_steps(cut, position)
+    joins = vote_joins([part.work_row for part in members], [part.stop_row for part in members], begin, stop)
+    joined, segments = [], []
+    explained = stood = 0
+    for rank, part, found in zip(ranks, members, joins, strict=True):
+        lane = lanes.spend(rank)
+        work = list_work(lane)
+        known, whole = measure_stops(work, part.stop_row, found)
+        explained, stood = explained + known, stood + whole
+        part = add_joins(part, found, work, n_sets)
+        joined.append(part)
+        segments.append(cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys, lanes.contention))
+        del lane
+    return joined, segments, (stood - explained) / len(ranks)
+
+
 def _matched_share(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> float:
     """Return the share of a group's calls that found all their partners."""
     mine = [item for item in sets if set(item.ranks) <= set(ranks)]
-    return sum(item.arrival_ns.size for item in mine) / max(sum(item.calls for item in mine), 1)
+    return sum(item.matched_calls for item in mine) / max(sum(item.calls for item in mine), 1)
 
 
 def join_groups(sets: Sequence[MeetingSet]) -> list[tuple[int, ...]]:

@@ -15,6 +15,12 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 CLOCK_SLACK_NS = 50_000
 """GPUs of one host show end offsets of up to 30 µs on the profiler's clock."""
 
+WINDOW = 32
+"""Events over which a shift between two ranks' sequences is judged."""
+
+REACH = 4
+"""Shifts tried on each side of the one before."""
+
 RUN = 9
 """Calls over which the order must agree before it overrules the nearest end."""
 
@@ -82,6 +88,51 @@ def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:
     good = (left == right) & (guess >= 0) & (guess < len(member))
     good[good] = _overlap(reference.take(order[good]), member, guess[good])
     return np.where(good, guess, np.where(np.isin(order, kept), partner, -1))
+
+
+def match_sequences(times_ns: Sequence[IntArray]) -> IntArray:
+    """Match events that follow each other in one rhythm everywhere, but early on one rank and late on another.
+
+    Window by window the shift is taken under which the distances to the lead scatter least.
+
+    Args:
+        times_ns: for each member, sorted.
+
+    Returns:
+        `(n, n_members)` indices into each member's events, -1 where one has no partner.
+    """
+    lead = max(range(len(times_ns)), key=lambda position: (len(times_ns[position]), -position))
+    reference = times_ns[lead]
+    index = np.full((len(reference), len(times_ns)), -1, np.int64)
+    index[:, lead] = np.arange(len(reference))
+    for position, times in enumerate(times_ns):
+        if position != lead and len(times):
+            index[:, position] = _follow(reference, times)
+    return index
+
+
+def _follow(reference: IntArray, times: IntArray) -> IntArray:
+    partner = np.full(len(reference), -1, np.int64)
+    rhythm = int(np.median(np.diff(reference))) if len(reference) > 1 else 0
+    shift = int(np.searchsorted(times, reference[0])) - int(np.searchsorted(reference, times[0]))
+    for low in range(0, len(reference), WINDOW):
+        rows = np.arange(low, min(low + WINDOW, len(reference)))
+        trials = []
+        for trial in range(shift - REACH, shift + REACH + 1):
+            own = rows + trial
+            known = (own >= 0) & (own < len(times))
+            if 2 * known.sum() >= len(rows):
+                distance = times[own[known]] - reference[rows[known]]
+                middle = int(np.median(distance))
+                trials.append((float(np.mean(np.abs(distance - middle))), abs(trial - shift), trial, middle))
+        if not trials:
+            continue
+        _, _, shift, middle = min(trials)
+        own = rows + shift
+        known = (own >= 0) & (own < len(times))
+        near = np.abs(times[own[known]] - reference[rows[known]] - middle) <= rhythm
+        partner[rows[known][near]] = own[known][near]
+    return partner
 
 
 def _ascending(end_ns: IntArray) -> IntArray:

@@ -8,15 +8,14 @@ from typing import Any, Literal
 import numpy as np
 
 from dprankdiag.analysis.intervals import exclusive_time, running_end
-from dprankdiag.analysis.lanes import COMMUNICATION, FAMILY_CODE, N_FAMILIES, Lane
+from dprankdiag.analysis.lanes import FAMILY_CODE, IS_WORK, N_FAMILIES, Lane
+from dprankdiag.analysis.overlap import measure_beside
 from dprankdiag.model.schema import ABSENT_NS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 CountArray = np.ndarray[Any, np.dtype[np.int32]]
 
-COMMUNICATION_CODES = np.array(sorted(FAMILY_CODE[name] for name in COMMUNICATION))
-IS_WORK: BoolArray = ~np.isin(np.arange(N_FAMILIES), COMMUNICATION_CODES)
 _CONTENT = np.cumprod(np.full(N_FAMILIES, 0x9E3779B97F4A7C15, np.uint64)).view(np.int64)
 """A weight a family: what a segment holds becomes one number, and that of several segments together is their sum."""
 
@@ -33,6 +32,7 @@ class Segments:
         attention_ns, expert_ns, work_ns: `(n,)` attention and KV writes, expert GEMMs, and work of all families, each
             instant counted once.
         probe_ns: `(n,)` part of the work in kernels of equal work on all ranks.
+        contention_ns: `(n,)` how much longer work took because calls ran beside it; in none of the times above.
         host_ns: `(n,)` idle time before the next launch had returned; all zero without launch times.
         content: `(n,)` equal for segments that hold equally many rows of each family; sums over several segments.
         sampled: `(n,)` sampling rows.
@@ -47,6 +47,7 @@ class Segments:
     expert_ns: IntArray
     work_ns: IntArray
     probe_ns: IntArray
+    contention_ns: IntArray
     host_ns: IntArray
     content: IntArray
     sampled: CountArray
@@ -93,7 +94,9 @@ def _sum_by(index: IntArray, values_ns: IntArray, n: int) -> IntArray:
     return np.bincount(index, values_ns, minlength=n).astype(np.int64)
 
 
-def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys: IntArray) -> Segments:
+def cut_segments(
+    lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys: IntArray, contention: float = 0.0
+) -> Segments:
     """Account for a lane's time between meetings.
 
     Work is credited from the moment it could run: after the earlier rows of its stream and after the work already
@@ -102,6 +105,7 @@ def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys:
     Args:
         arrival_ns, end_ns: `(n,)` the rank's meetings, sorted by arrival, on the lane's clock.
         probe_keys: sorted keys of equal work.
+        contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
     host_ns = _measure_host(lane, arrival_ns)
     work = np.flatnonzero(IS_WORK[lane.family])
@@ -109,9 +113,15 @@ def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys:
     begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
     busy = np.maximum(own_end - begin, 0)
     del own_end
+    lost = np.zeros(1, np.int64)
+    if contention:
+        beside = np.minimum(measure_beside(lane, work, begin), busy)
+        lost = np.round(beside * (contention / (1 + contention))).astype(np.int64)
+        busy = busy - lost
     if len(begin) and not (begin[1:] >= begin[:-1]).all():
         order = np.argsort(begin, kind="stable")
         work, begin, busy = work[order], begin[order], busy[order]
+        lost = lost[order] if contention else lost
     edges = _find_edges(begin, arrival_ns, "left")
     del begin
     family, phase = lane.family[work], lane.phase[work]
@@ -123,6 +133,7 @@ def cut_segments(lane: Lane, arrival_ns: IntArray, end_ns: IntArray, probe_keys:
         _sum_between(busy * (family == FAMILY_CODE["moe_expert"]), edges),
         _sum_between(busy, edges),
         _sum_between(busy * _is_among(lane.key[work], probe_keys), edges),
+        _sum_between(lost, edges) if contention else np.zeros(len(arrival_ns), np.int64),
         host_ns,
         _sum_between(_CONTENT[family], edges),
         _count_between(family == FAMILY_CODE["sampling"], edges),

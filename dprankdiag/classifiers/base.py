@@ -134,9 +134,8 @@ def _share_last(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> f
     came_last = meetings = 0
     for grid_id, grid in enumerate(seen.grids):
         rows = seen.select(grid_id, steps)
-        mine = (grid.wait[rows][:, :, list(ranks)] == 0) & grid.waits[rows][:, :, list(ranks)]
-        came_last += int(mine.any(axis=2).sum())
-        meetings += int(rows.sum()) * grid.wait.shape[1]
+        came_last += int(grid.is_last[rows][:, :, list(ranks)].any(axis=2).sum())
+        meetings += int(rows.sum()) * len(grid.meetings)
     return came_last / meetings if meetings else 0.0
 
 
@@ -244,7 +243,7 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
             "exit_lateness_operations",
             float(len(late.operations)),
             "count",
-            f"in {len(late.operations)} of {len(set(seen.grids[0].operation))} operations",
+            f"in {len(late.operations)} of {len(seen.grids[0].operations)} operations",
         ),
         Evidence(
             "clock_bound_ns",

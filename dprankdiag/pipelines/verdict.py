@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dprankdiag.analysis.grid import WORK
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
@@ -101,6 +102,9 @@ def _hiding(part: Part) -> Iterator[str]:
         yield f"only {format_ratio(ratio)} of the collective calls could be matched between the ranks"
     if any(group.abilities.whole_graphs for group in part.observed.groups):
         yield "CUDA graphs were recorded whole: what happens between the collectives inside them is not visible"
+    unplaced = max(group.abilities.unplaced_ratio for group in part.observed.groups)
+    if unplaced >= WARNING:
+        yield f"ranks stand still {format_ratio(unplaced)} of the time for overlapped collectives, each step elsewhere"
     uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
     yield from sorted(uneven)
     for account in part.accounts:
@@ -221,7 +225,7 @@ def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
     segment = work = wait = transfer = 0
     for grid in group.grids:
         here = grid.segment[:, :, position]
-        busy = sum(grid.components[name][:, :, position] for name in ("attention", "expert", "probe", "other"))
+        busy = sum(grid.components[name][:, :, position] for name in (*WORK, "contention"))
         work += int(np.minimum(busy, np.maximum(here, 0)).sum())
         segment += int(here.sum())
         wait += int(grid.wait[:, :, position].sum())

@@ -1,7 +1,8 @@
 """Replay the measured step graph with claims undone, and share the lost time among them.
 
 The graph is max-plus: a collective ends at the group's last arrival plus its transfer, a rank leaves it with the exit
-lateness it was measured to have, and reaches its next meeting after its own segment.
+lateness it was measured to have, and reaches its next meeting after its own segment. Where a collective runs beside the
+rank's work, the rank goes on at once and stands still only where its work needs the result.
 
 Source: a collective that ends at max(start) + transfer, as in Lin et al., "Understanding Stragglers in Large Model
 Training Using What-if Analysis" (OSDI 2025); sharing by Shapley, "A Value for n-Person Games" (1953).
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
+from dprankdiag.analysis.participations import FORK, FULL, JOIN
 from dprankdiag.model.claims import BoolArray, Claim, Undo
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -103,20 +105,44 @@ def run_steps(
     """
     ready = entry
     end = ready
+    ends: dict[int, FloatArray] = {}
+    running: FloatArray | None = None
+    beside = grid.beside
     for position in range(segment.shape[1]):
-        arrival = ready + segment[:, position]
-        group = grid.group[position]
-        if (group == group[0]).all():
-            last = arrival.max(axis=1, keepdims=True)
-        else:
-            last = np.empty_like(arrival)
-            for member_group in np.unique(group):
-                members = group == member_group
-                last[:, members] = arrival[:, members].max(axis=1, keepdims=True)
-        end = last + transfer[:, position]
-        waits = grid.waits[:, position]
-        ready = np.where(waits, end + exit_ns[:, position], arrival + grid.own_transfer[:, position])
+        here = segment[:, position]
+        if beside is not None and running is not None:
+            # Calls that run beside the work for shorter cost it less.
+            change = np.clip(running - ready, 0, here) - beside.beside_ns[:, position]
+            here = np.maximum(here + change * beside.burden[:, position], 0.0)
+        reach = ready + here
+        event = FULL if beside is None else int(beside.event[position])
+        if beside is not None and event == JOIN:
+            partner = int(beside.partner[position])
+            needed = ends[partner] if partner >= 0 else beside.outer_end[:, position, None]
+            ready = np.maximum(reach, needed) + exit_ns[:, position]
+            continue
+        arrival = reach
+        if beside is not None and event == FORK:
+            previous = int(beside.previous[position])
+            arrival = (np.maximum(reach, ends[previous]) if previous >= 0 else reach) + beside.lag[:, position]
+        end = _find_last(arrival, grid.group[position]) + transfer[:, position]
+        ends[position] = end
+        if event == FORK:
+            running = end if running is None else np.maximum(running, end)
+        stands = grid.waits[:, position]
+        ready = np.where(stands, end + exit_ns[:, position], reach + grid.own_transfer[:, position])
     return np.asarray(end.max(axis=1))
+
+
+def _find_last(arrival: FloatArray, group: IntArray) -> FloatArray:
+    """Return the last arrival of every rank's group, `(n_steps, n_ranks)` or `(n_steps, 1)`."""
+    if (group == group[0]).all():
+        return np.asarray(arrival.max(axis=1, keepdims=True))
+    last = np.empty_like(arrival)
+    for member_group in np.unique(group):
+        members = group == member_group
+        last[:, members] = arrival[:, members].max(axis=1, keepdims=True)
+    return last
 
 
 def share_losses(grids: Sequence[StepGrid], claims: Sequence[Claim]) -> Shares:

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.grid import (
-    COMPONENTS,
-    StepGrid,
-    build_grids,
-    collect_participations,
-    find_world,
-    locate_world,
-)
+from dprankdiag.analysis.grid import COMPONENTS, StepGrid, build_grids
 from dprankdiag.analysis.lanes import Lane
+from dprankdiag.analysis.participations import collect_participations, find_world, locate_world
 from dprankdiag.analysis.segments import cut_segments
 from dprankdiag.analysis.steps import Cut
 from tests.analysis.builders import EPOCH_NS, Array, Row, lane
