@@ -15,12 +15,9 @@ import numpy as np
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
+from dprankdiag.model.results import COMPONENTS as COMPONENTS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-
-COMPONENTS = ("attention", "expert", "probe", "other", "host", "rest")
-"""What a segment consists of: attention and KV writes, expert GEMMs, work equal on all ranks, all other work, idle time
-before the launch had returned, and all other idle time. They add up to the segment."""
 
 FEWEST_STEPS = 3
 

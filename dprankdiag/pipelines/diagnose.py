@@ -88,7 +88,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     unusable = inputs.unusable
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
-    groups: list[Observations] = []
+    groups: list[Sequence[Observations]] = []
     causes = load_causes()
     for number, trace in enumerate(traces):
         if options.window is not None:
@@ -102,7 +102,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        groups += observed.groups
+        groups.append(observed.groups)
     return Outcome(join_diagnoses(diagnoses, unusable), tabulate(groups))
 
 
