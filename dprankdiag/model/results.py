@@ -1,4 +1,4 @@
-"""The small tables of a bundle (DESIGN 4.3), on which views and joins rest when the recording is gone.
+"""The small tables of a bundle, on which views and joins rest when the recording is gone.
 
 `group` is the ordinal of the lockstep group in the diagnosis, `step` the ordinal of a step in its group, `kind` the
 ordinal of the kind of step in its group (0 is the most frequent), `position` the ordinal of a rank's own meeting in its

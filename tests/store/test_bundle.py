@@ -37,8 +37,8 @@ def test_a_bundle_returns_the_published_diagnosis(bundle: Path) -> None:
 
 def test_every_view_of_a_loaded_bundle_equals_the_view_of_the_saved_diagnosis(bundle: Path) -> None:
     diagnosis, _ = load_bundle(bundle)
-    assert text.render(diagnosis) == text.render(builders.diagnosis())
-    assert json.render(diagnosis) == json.render(builders.diagnosis())
+    assert text.render(diagnosis, {}) == text.render(builders.diagnosis(), {})
+    assert json.render(diagnosis, {}) == json.render(builders.diagnosis(), {})
 
 
 def test_tables_come_back_with_their_types_and_values(bundle: Path) -> None:
