@@ -58,7 +58,7 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
         tag("h3", *heading, id=finding.id),
         tag("p", finding.summary, class_="summary"),
         write_fields(facts),
-        write_table(columns, rows, columns[1:]) if rows else "",
+        write_table("Evidence", columns, rows, columns[1:]) if rows else "",
         join(tag("h4", "What else it could be"), tag("ul", *others)) if others else "",
         join(tag("h4", "What to do"), tag("ol", *remedies)) if remedies else "",
         tag("p", "More about this cause: ", write_command(f"dprankdiag explain {finding.cause}")),
@@ -88,13 +88,15 @@ def write_fields(fields: Sequence[tuple[str, Sequence[str]]]) -> Markup:
     return tag("dl", *(join(tag("dt", label), *(tag("dd", value) for value in values)) for label, values in fields))
 
 
-def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Markup:
-    """Write a table; the columns in `numbers` are aligned right."""
+def write_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()
+) -> Markup:
+    """Write a table that scrolls by itself; the columns in `numbers` are aligned right."""
     classes = ["number" if column in numbers else None for column in columns]
     head = [tag("th", column, scope="col", class_=kind) for column, kind in zip(columns, classes, strict=True)]
     body = [tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, classes, strict=True))) for row in rows]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return tag("div", table, class_="scroll", tabindex="0", role="group", aria_label="table")
+    return tag("div", table, class_="scroll", tabindex="0", role="group", aria_label=f"{title}: table")
 
 
 def write_measured(diagnosis: Diagnosis) -> Markup:

@@ -101,11 +101,11 @@ def _write_panel(panel: Panel) -> Markup:
     if panel.missing:
         parts.append(tag("p", tag("strong", "Not shown. "), panel.missing, class_="missing"))
     if panel.figure is not None:
-        picture = tag("div", id=panel.key, class_="figure", role="img", aria_label=f"{panel.title}. {panel.says}")
+        picture = tag("div", id=panel.key, class_="figure", role="group", aria_label=panel.title)
         no_script = tag("noscript", tag("p", "The figure needs JavaScript; its numbers are in the table below."))
         parts.append(tag("figure", picture, no_script, tag("figcaption", panel.says)))
     if panel.rows:
-        table = write_table(panel.columns, panel.rows, panel.numbers)
+        table = write_table(panel.title, panel.columns, panel.rows, panel.numbers)
         if panel.figure is None or panel.key == "ranks":
             parts.append(table)
         else:

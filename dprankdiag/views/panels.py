@@ -140,21 +140,22 @@ def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     mine = _take_group(tables, results.RANK_STEPS, group)
     if mine is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
-    from dprankdiag.views.figures.waits import draw_waits, grid_waits
+    from dprankdiag.views.figures.base import columns_for
+    from dprankdiag.views.figures.waits import bin_waits, draw_waits, grid_waits
 
     grid = grid_waits(mine)
-    says = "The rank that the others wait for is the dark row: it waits least."
-    if grid.steps_each > 1:
-        says += f" Each column is the mean of {grid.steps_each} steps."
+    drawn = bin_waits(grid, columns_for(len(grid.ranks)))
+    says = "Where ranks wait it is bright. The rank that they wait for stays dark: it waits least."
+    if drawn.steps_each > 1:
+        says += f" Each column is the mean of {drawn.steps_each} steps."
     rows = []
-    for rank in grid.ranks.tolist():
-        waits = mine["wait_ns"][mine["rank"] == rank]
-        steps = mine["step"][mine["rank"] == rank]
+    for rank, waits in zip(grid.ranks.tolist(), grid.wait_ns, strict=True):
         longest = int(waits.argmax())
-        cells = (waits.mean(), np.median(waits), waits[longest])
-        rows.append((str(rank), *(format_ns(float(value)) for value in cells), str(steps[longest])))
+        cells = (format_ns(float(value)) for value in (waits.mean(), np.median(waits), waits[longest]))
+        rows.append((str(rank), *cells, str(grid.first_step[longest])))
+    figure = draw_waits(drawn, group.named, float(diagnosis.step.median_ns or 0))
     columns = ("rank", "mean wait", "median wait", "longest wait", "in step")
-    return Panel(key, title, says, draw_waits(grid, group.named), "", columns, rows, columns)
+    return Panel(key, title, says, figure, "", columns, rows, columns)
 
 
 def _draw_arrivals(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:

@@ -33,8 +33,10 @@ RANK_COLUMNS = ("rank", "work", "wait", "transfer", "idle", "known by", "process
 NAMED_RANKS = "* named above. The rank that the others wait for is the one that waits least."
 
 _COMMAND = re.compile(
-    r"(?:\b[A-Z][A-Z0-9_]{3,}=\S+\s)*\b(?:nsys|dprankdiag)\s(?:(?!\s\(|\.\s|\.$).)+"  # a program with all that follows
-    r"|(?<![\w-])--[a-z][\w-]*(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*')?"  # a flag
+    r"\bnsys\s(?:profile|export)(?:(?!\s\(|\.\s|\.$).)+"
+    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b)?(?:\s--[a-z-]+)*"
+    r"|\b[A-Z][A-Z0-9_]{5,}=\w+(?:\s[A-Z][A-Z0-9_]{5,}=\w+)*(?:\s<[^>]*>)?"  # settings of the environment
+    r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*')?"  # a flag
 )
 
 

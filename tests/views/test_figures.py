@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.views.figures.arrivals import MAX_BOXES, draw_arrivals
-from dprankdiag.views.figures.base import choose_unit, escape_label
+from dprankdiag.views.figures.base import MAX_COLUMNS, choose_unit, columns_for, escape_label
 from dprankdiag.views.figures.layers import draw_layers, measure_excess
 from dprankdiag.views.figures.lost import draw_lost
 from dprankdiag.views.figures.ranks import draw_ranks
 from dprankdiag.views.figures.timeline import MAX_BARS, STATES, draw_step, list_spans
-from dprankdiag.views.figures.waits import draw_waits, grid_waits
+from dprankdiag.views.figures.waits import bin_waits, draw_waits, grid_waits
 from tests import builders
 from tests.views.results import make_tables
 
@@ -64,7 +64,7 @@ def test_every_wait_has_its_cell() -> None:
 
 def test_too_many_steps_share_columns_and_keep_their_sum() -> None:
     waits = np.random.default_rng(1).integers(0, 300_000, (3, 5003))
-    grid = grid_waits(_rank_steps(waits))
+    grid = bin_waits(grid_waits(_rank_steps(waits)), MAX_COLUMNS)
     assert grid.steps_each == 3
     assert grid.wait_ns.shape == (3, 1668)
     counts = np.diff(np.append(grid.first_step, 5003))
@@ -74,9 +74,26 @@ def test_too_many_steps_share_columns_and_keep_their_sum() -> None:
 
 @given(n_steps=st.integers(1, 400), most=st.integers(1, 100))
 def test_there_are_never_more_columns_than_allowed(n_steps: int, most: int) -> None:
-    grid = grid_waits(_rank_steps(np.ones((2, n_steps), np.int64)), most)
+    grid = bin_waits(grid_waits(_rank_steps(np.ones((2, n_steps), np.int64))), most)
     assert grid.wait_ns.shape[1] <= most
     np.testing.assert_allclose(grid.wait_ns, 1.0)
+
+
+@pytest.mark.parametrize("n_ranks, columns", [(1, 2000), (64, 2000), (256, 781), (1024, 195), (100_000, 100)])
+def test_many_ranks_get_fewer_columns(n_ranks: int, columns: int) -> None:
+    assert columns_for(n_ranks) == columns
+
+
+def test_small_waits_do_not_fill_the_scale_of_long_steps() -> None:
+    grid = grid_waits(_rank_steps(np.full((4, 10), 2_000)))
+    assert draw_waits(grid, (), 1_000_000).data[0].zmax == pytest.approx(50)
+    assert draw_waits(grid, (), 1_000).data[0].zmax == pytest.approx(2)
+
+
+def test_tracks_stay_in_order_whatever_is_drawn_first() -> None:
+    meetings = make_tables()["worst_meetings"]
+    idle = {**meetings, "work_ns": np.where(meetings["rank"] == 0, 0, meetings["work_ns"])}
+    assert list(draw_step(idle, {}, ()).layout.yaxis.categoryarray) == [str(rank) for rank in range(8)]
 
 
 def test_boxes_are_the_quantiles_of_the_table() -> None:

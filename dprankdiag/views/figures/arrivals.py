@@ -44,6 +44,6 @@ def draw_arrivals(arrivals: Columns) -> Figure:
         [trace],
         340,
         showlegend=False,
-        xaxis={"title": {"text": "rank"}, "type": "category", "automargin": True},
+        xaxis={"title": {"text": "rank"}, "type": "category", "automargin": True, "showgrid": False},
         yaxis={"title": {"text": f"lag behind the median arrival ({unit})"}, "automargin": True},
     )

@@ -27,6 +27,11 @@ DIVERGING = [[0.0, "#2166AC"], [0.25, "#92C5DE"], [0.5, "#F2F2F2"], [0.75, "#FDB
 """Blue over white to orange-brown: less and more than the others."""
 
 MAX_COLUMNS = 2000
+MAX_CELLS = 200_000
+FEWEST_COLUMNS = 100
+CALM = 0.05
+"""A colour scale reaches at least so far, as a share of the usual time: what is even looks even."""
+
 MAX_LABELS = 64
 ROW_PX, LEAST_PX, MOST_PX = 22, 240, 900
 
@@ -64,6 +69,8 @@ def rank_axis(ranks: Sequence[int], named: Collection[int]) -> dict[str, Any]:
     axis: dict[str, Any] = {
         "title": {"text": "rank"},
         "type": "category",
+        "categoryorder": "array",
+        "categoryarray": [str(rank) for rank in ranks],
         "autorange": "reversed",
         "automargin": True,
         "showgrid": False,
@@ -72,6 +79,11 @@ def rank_axis(ranks: Sequence[int], named: Collection[int]) -> dict[str, Any]:
         axis["tickvals"] = [str(rank) for rank in ranks]
         axis["ticktext"] = [f"<b>{rank}</b>" if rank in named else str(rank) for rank in ranks]
     return axis
+
+
+def columns_for(n_ranks: int) -> int:
+    """Return how many columns a heat map with a row a rank may have, so that browsers draw it without delay."""
+    return min(MAX_COLUMNS, max(MAX_CELLS // max(n_ranks, 1), FEWEST_COLUMNS))
 
 
 def height_of(n_ranks: int) -> int:

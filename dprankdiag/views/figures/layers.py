@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.model.results import COMPONENTS
 from dprankdiag.model.schema import Columns
-from dprankdiag.views.figures.base import DIVERGING, ROW_PX, choose_unit, make_figure, rank_axis
+from dprankdiag.views.figures.base import CALM, DIVERGING, ROW_PX, choose_unit, make_figure, rank_axis
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -26,11 +26,13 @@ class LayerExcess:
         layers: `(n_layers,)` layer numbers, ascending.
         ranks: `(n_ranks,)` rank numbers, ascending.
         excess_ns: by side of the gather, `(n_ranks, n_layers)`; NaN where a layer has no meeting on that side.
+        usual_ns: median time between two meetings.
     """
 
     layers: np.ndarray[Any, Any]
     ranks: np.ndarray[Any, Any]
     excess_ns: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
+    usual_ns: float
 
 
 def measure_excess(layers: Columns, side_of: Mapping[int, str]) -> LayerExcess:
@@ -43,6 +45,7 @@ def measure_excess(layers: Columns, side_of: Mapping[int, str]) -> LayerExcess:
     numbers, column = np.unique(layers["layer"], return_inverse=True)
     ranks, row = np.unique(layers["rank"], return_inverse=True)
     segment = np.sum([layers[f"{name}_ns"] for name in COMPONENTS], axis=0).astype(np.float64)
+    usual = float(np.median(segment))
     excess = {}
     sides = np.array([side_of.get(position, "both") for position in layers["position"].tolist()])
     for position in np.unique(layers["position"]):
@@ -55,7 +58,7 @@ def measure_excess(layers: Columns, side_of: Mapping[int, str]) -> LayerExcess:
             np.add.at(total, (row[here], column[here]), segment[here])
             total[:, np.setdiff1d(np.arange(len(numbers)), column[here])] = np.nan
             excess[side] = total
-    return LayerExcess(numbers, ranks, excess)
+    return LayerExcess(numbers, ranks, excess, usual)
 
 
 def draw_layers(excess: LayerExcess, named: Collection[int]) -> Figure:
@@ -67,6 +70,7 @@ def draw_layers(excess: LayerExcess, named: Collection[int]) -> Figure:
     from plotly import graph_objects
 
     largest = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in excess.excess_ns.values())
+    largest = max(largest, CALM * excess.usual_ns)
     size, unit = choose_unit(largest)
     ranks, numbers = excess.ranks.tolist(), excess.layers.tolist()
     n_rows = len(excess.excess_ns)

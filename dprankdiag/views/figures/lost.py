@@ -57,6 +57,6 @@ def draw_lost(lost: Lost) -> Figure:
         showlegend=False,
         waterfallgap=0.4,
         bargap=0.4,
-        xaxis={"type": "category", "automargin": True},
+        xaxis={"type": "category", "automargin": True, "showgrid": False},
         yaxis={"title": {"text": f"lost time ({unit})"}, "rangemode": "tozero", "automargin": True},
     )

@@ -42,6 +42,6 @@ def draw_ranks(ranks: Sequence[Rank]) -> Figure:
         340,
         barmode="stack",
         bargap=0.3,
-        xaxis={"title": {"text": "rank"}, "type": "category", "automargin": True},
+        xaxis={"title": {"text": "rank"}, "type": "category", "automargin": True, "showgrid": False},
         yaxis={"title": {"text": f"time in the analysed steps ({unit})"}, "automargin": True},
     )

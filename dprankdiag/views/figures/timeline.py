@@ -11,11 +11,11 @@ from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.units import format_ns
 from dprankdiag.views.figures.base import (
     IDLE,
-    MAX_COLUMNS,
     TRANSFER,
     WAIT,
     WORK,
     choose_unit,
+    columns_for,
     escape_label,
     height_of,
     make_figure,
@@ -73,7 +73,8 @@ def draw_step(meetings: Columns, names: Mapping[int, str], named: Collection[int
     """
     spans = list_spans(meetings)
     origin = int(meetings["start_ns"].min())
-    size, unit = choose_unit(float(meetings["end_ns"].max() - origin))
+    length = float(meetings["end_ns"].max() - origin)
+    size, unit = choose_unit(length)
     ranks = np.unique(meetings["rank"]).tolist()
     if len(spans["row"]) <= MAX_BARS:
         traces = _draw_bars(meetings, spans, names, origin, size)
@@ -84,7 +85,7 @@ def draw_step(meetings: Columns, names: Mapping[int, str], named: Collection[int
         height_of(len(ranks)) + 20,
         barmode="overlay",
         bargap=0.25,
-        xaxis={"title": {"text": f"time in the step ({unit})"}, "zeroline": False},
+        xaxis={"title": {"text": f"time in the step ({unit})"}, "zeroline": False, "range": [0, length / size]},
         yaxis=rank_axis(ranks, named),
     )
 
@@ -121,14 +122,15 @@ def _describe(meetings: Columns, names: Mapping[int, str], row: int, length_ns: 
 
 
 def _draw_picture(meetings: Columns, spans: Columns, origin: int, size: float, unit: str) -> list[Any]:
-    """Colour MAX_COLUMNS moments of every track after what the rank does then."""
+    """Colour moments of equal distance on every track after what the rank does then."""
     from plotly import graph_objects
 
     ranks = np.unique(meetings["rank"])
-    width = (int(meetings["end_ns"].max()) - origin) / MAX_COLUMNS
-    moment = origin + (np.arange(MAX_COLUMNS) + 0.5) * width
-    state = np.full((len(ranks), MAX_COLUMNS), np.nan, np.float32)
-    position = np.full((len(ranks), MAX_COLUMNS), -1, np.int16)
+    n_columns = columns_for(len(ranks))
+    width = (int(meetings["end_ns"].max()) - origin) / n_columns
+    moment = origin + (np.arange(n_columns) + 0.5) * width
+    state = np.full((len(ranks), n_columns), np.nan, np.float32)
+    position = np.full((len(ranks), n_columns), -1, np.int16)
     rank_of = meetings["rank"][spans["row"]]
     for track, rank in enumerate(ranks):
         mine = take_rows(spans, rank_of == rank)

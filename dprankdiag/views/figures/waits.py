@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprankdiag.model.schema import Columns
-from dprankdiag.views.figures.base import MAX_COLUMNS, SEQUENTIAL, choose_unit, height_of, make_figure, rank_axis
+from dprankdiag.views.figures.base import CALM, SEQUENTIAL, choose_unit, height_of, make_figure, rank_axis
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -32,32 +32,39 @@ class WaitGrid:
     wait_ns: np.ndarray[Any, np.dtype[np.float64]]
 
 
-def grid_waits(rank_steps: Columns, max_columns: int = MAX_COLUMNS) -> WaitGrid:
+def grid_waits(rank_steps: Columns) -> WaitGrid:
     """Lay the waits of one group out by rank and step.
 
     Args:
         rank_steps: rows of `model.results.RANK_STEPS` of one group; every rank has every step.
-        max_columns: columns beyond which neighbouring steps share one.
     """
     ranks, row = np.unique(rank_steps["rank"], return_inverse=True)
     steps, column = np.unique(rank_steps["step"], return_inverse=True)
     wait = np.full((len(ranks), len(steps)), np.nan)
     wait[row, column] = rank_steps["wait_ns"]
-    each = max(-(-len(steps) // max_columns), 1)
-    edges = np.arange(0, len(steps), each)
-    counts = np.diff(np.append(edges, len(steps)))
-    return WaitGrid(ranks, steps[edges], each, np.add.reduceat(wait, edges, axis=1) / counts)
+    return WaitGrid(ranks, steps, 1, wait)
 
 
-def draw_waits(grid: WaitGrid, named: Collection[int]) -> Figure:
+def bin_waits(grid: WaitGrid, max_columns: int) -> WaitGrid:
+    """Let neighbouring steps share a column where there are more than `max_columns`."""
+    each = max(-(-len(grid.first_step) // max_columns), 1)
+    edges = np.arange(0, len(grid.first_step), each)
+    counts = np.diff(np.append(edges, len(grid.first_step)))
+    return WaitGrid(grid.ranks, grid.first_step[edges], each, np.add.reduceat(grid.wait_ns, edges, axis=1) / counts)
+
+
+def draw_waits(grid: WaitGrid, named: Collection[int], usual_ns: float = 0.0) -> Figure:
     """Draw the waits; a rank that hardly waits where the others do is the one they wait for.
 
     Args:
+        grid: of as many columns as shall be drawn.
         named: ranks that findings name.
+        usual_ns: length of a usual step.
     """
     from plotly import graph_objects
 
-    size, unit = choose_unit(float(np.nanmax(grid.wait_ns, initial=0.0)))
+    longest = max(float(np.nanmax(grid.wait_ns, initial=0.0)), CALM * usual_ns)
+    size, unit = choose_unit(longest)
     label = "step" if grid.steps_each == 1 else f"first of {grid.steps_each} steps"
     trace = graph_objects.Heatmap(
         z=(grid.wait_ns / size).astype(np.float32),
@@ -65,6 +72,7 @@ def draw_waits(grid: WaitGrid, named: Collection[int]) -> Figure:
         y=[str(rank) for rank in grid.ranks.tolist()],
         colorscale=SEQUENTIAL,
         zmin=0,
+        zmax=max(longest / size, 1e-9),
         colorbar={"title": {"text": f"wait a step ({unit})", "side": "right"}, "thickness": 14},
         hovertemplate=f"rank %{{y}}, {label} %{{x}}<br>waits %{{z:.4g}} {unit}<extra></extra>",
     )
