@@ -15,6 +15,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from dprankdiag.model import results
 from dprankdiag.model.bundle import describe_tool, publish_value
 from dprankdiag.model.diagnosis import Diagnosis
@@ -27,13 +29,16 @@ from dprankdiag.views.meetings import name_meetings
 STEPS_THREAD = 0
 """Thread of a group's steps; the thread of rank r is r + 1."""
 
+MAX_COUNTS = 100_000
+"""Values of all counters together; more make files that viewers load slowly."""
+
 Event = dict[str, Any]
 
 
 def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
     """Write one JSON object, an event a line; width and colour do not apply."""
     origin_ns = _find_origin(tables)
-    events = [*_name_tracks(tables), *_list_steps(tables, origin_ns), *_list_waits(tables, origin_ns)]
+    events = [*_name_tracks(tables), *_list_steps(tables, origin_ns), *count_waits(tables, origin_ns)]
     events += _list_worst(tables, origin_ns)
     missing = [
         table.name
@@ -49,7 +54,7 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
         "not in this input": missing,
     }
     lines = ",\n".join(_write(event) for event in events)
-    return f'{{"displayTimeUnit": "ns", "otherData": {_write(publish_value(about))}, "traceEvents": [\n{lines}\n]}}\n'
+    return f'{{"displayTimeUnit":"ns","otherData":{_write(publish_value(about))},"traceEvents":[\n{lines}\n]}}\n'
 
 
 def _find_origin(tables: Tables) -> int:
@@ -59,7 +64,7 @@ def _find_origin(tables: Tables) -> int:
 
 
 def _write(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def _rows(tables: Tables, table: Table) -> Iterator[Mapping[str, Any]]:
@@ -107,16 +112,29 @@ def _list_steps(tables: Tables, origin_ns: int) -> Iterator[Event]:
         yield _slice(row["group"], STEPS_THREAD, name, "step", (row["start_ns"], row["end_ns"]), origin_ns, arguments)
 
 
-def _list_waits(tables: Tables, origin_ns: int) -> Iterator[Event]:
-    """Count what each rank waits in every step, at the step's start."""
+def count_waits(tables: Tables, origin_ns: int, most: int = MAX_COUNTS) -> Iterator[Event]:
+    """Count what each rank waits in every step, at the step's start.
+
+    Neighbouring steps are added up where there are more than about `most` values.
+    """
     start = {(row["group"], row["step"]): row["start_ns"] for row in _rows(tables, results.STEPS)}
-    for row in _rows(tables, results.RANK_STEPS):
+    rows = find_table(tables, results.RANK_STEPS)
+    if rows is None or not count_rows(rows):
+        return
+    each = -(-count_rows(rows) // most)
+    order = np.lexsort((rows["step"], rows["rank"], rows["group"]))
+    group, rank, step, wait = (rows[name][order] for name in ("group", "rank", "step", "wait_ns"))
+    begins = (np.diff(group, prepend=-1) != 0) | (np.diff(rank, prepend=-1) != 0) | (step % each == 0)
+    first = np.flatnonzero(begins)
+    what = "the step" if each == 1 else f"{each} steps"
+    values = (group[first], rank[first], step[first], np.add.reduceat(wait, first))
+    for of_group, of_rank, of_step, sum_ns in zip(*(value.tolist() for value in values), strict=True):
         yield {
             "ph": "C",
-            "name": f"rank {row['rank']} waits in the step",
-            "pid": row["group"] + 1,
-            "ts": _in_us(start[row["group"], row["step"]] - origin_ns),
-            "args": {"wait_ns": row["wait_ns"]},
+            "name": f"rank {of_rank} waits in {what}",
+            "pid": of_group + 1,
+            "ts": _in_us(start.get((of_group, of_step), origin_ns) - origin_ns),
+            "args": {"wait_ns": sum_ns},
         }
 
 

@@ -12,7 +12,7 @@ import pytest
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import diagnose
-from dprankdiag.views.perfetto import STEPS_THREAD, render
+from dprankdiag.views.perfetto import STEPS_THREAD, count_waits, render
 from tests import builders
 from tests.conftest import ROOT
 from tests.views.results import HOSTILE, make_tables
@@ -63,6 +63,17 @@ def test_counters_add_up_to_the_wait_of_each_rank_in_the_diagnosis(result: Resul
     for event in _events(result, ph="C"):
         counted[event["name"]] += event["args"]["wait_ns"]
     assert counted == {f"rank {rank.rank} waits in the step": rank.wait_ns for rank in diagnosis.ranks}
+
+
+def test_counters_of_very_many_steps_are_added_up() -> None:
+    tables = make_tables()
+    counted: dict[str, list[int]] = defaultdict(list)
+    for event in count_waits(tables, 0, most=50):
+        counted[event["name"]].append(event["args"]["wait_ns"])
+    assert {name: sum(values) for name, values in counted.items()} == {
+        f"rank {rank} waits in 7 steps": wait for rank, wait in _sum_by_rank(tables["rank_steps"], "wait_ns").items()
+    }
+    assert {len(values) for values in counted.values()} == {6}
 
 
 def test_every_step_is_drawn_at_its_time(result: Result) -> None:
