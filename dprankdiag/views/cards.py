@@ -80,7 +80,9 @@ def _write_advice(text: str) -> Markup:
 def write_command(command: str) -> Markup:
     """Write a command with a button that copies it."""
     button = tag("button", "copy", type="button", class_="copy", aria_label=f"copy {command}")
-    return tag("span", tag("code", command), button, class_="command")
+    # A word of its own element is not broken at its hyphens where the line ends.
+    code = Markup(" ".join(tag("span", word) for word in command.split()))
+    return tag("span", tag("code", code), button, class_="command")
 
 
 def write_fields(fields: Sequence[tuple[str, Sequence[str]]]) -> Markup:

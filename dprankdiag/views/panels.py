@@ -117,7 +117,7 @@ def _explain_missing(diagnosis: Diagnosis) -> str:
             "The saved diagnosis does not hold what this figure shows: an older version made it. "
             "Analyse the recording again to see it."
         )
-    reason = diagnosis.notes[0] if diagnosis.notes else diagnosis.headline
+    reason = [*(item.reason for item in diagnosis.abstentions), *diagnosis.notes, diagnosis.headline][0]
     return f"No steps could be compared, so there is nothing to draw: {reason.rstrip('.')}."
 
 
@@ -146,6 +146,8 @@ def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     grid = grid_waits(mine)
     drawn = bin_waits(grid, columns_for(len(grid.ranks)))
     says = "Where ranks wait it is bright. The rank that they wait for stays dark: it waits least."
+    if group.named:
+        says += " Ranks that a finding names are bold."
     if drawn.steps_each > 1:
         says += f" Each column is the mean of {drawn.steps_each} steps."
     rows = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from dprankdiag.views.html import render
 from tests import builders
+from tests.views.browser import DRAWN, find_browser, start_browser
 from tests.views.results import make_tables
 from tests.views.test_markdown import make_hostile
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 EVIL = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b><a href='javascript:alert(1)'>link</a>"
 INK = {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 237, 243)"}
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
@@ -38,15 +36,11 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    found = find_browser()
     if found is None:
         pytest.skip("no Chromium on this machine; on Debian: apt-get install chromium")
-    # The sandbox of the browser cannot start as root.
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=options)
+    with start_browser(found) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def _open(context: BrowserContext, path: Path, text: str, scheme: Any = "light")
     page.on("console", lambda message: visit.complaints.append(message.text))
     page.on("pageerror", lambda error: visit.complaints.append(str(error)))
     page.goto(path.as_uri())
-    page.wait_for_selector("html[data-figures=drawn]", state="attached")
+    page.wait_for_selector(DRAWN, state="attached")
     return visit
 
 
