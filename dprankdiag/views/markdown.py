@@ -12,7 +12,10 @@ from dprankdiag.views.base import DEFAULT_WIDTH, Tables
 from dprankdiag.views.printable import make_printable
 
 MAX_RANK_ROWS = 64
-"""Rank rows on the page; named ranks come first, the JSON has all."""
+"""Rank rows on the page; named ranks come first, the JSON has all. An issue holds some 65,000 characters."""
+
+MAX_WHO_ROWS = 16
+MAX_INPUTS = 64
 
 _MARKUP = re.compile(r"[\\`*\[\]<>|~$#]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 """Characters that begin or end markup inside a line; an underscore within a word does not.
@@ -90,7 +93,7 @@ def _write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Itera
     heading = f"{number}. {finding.severity}: {finding.cause}, {words.name_ranks(finding)}"
     yield from ("", f"### {escape(heading)}", "", escape_line(finding.summary), "")
     members = [rank for rank in diagnosis.ranks if rank.engine == finding.engine and rank.rank in finding.ranks]
-    yield from _list_items("who", [words.describe_rank(rank) for rank in members])
+    yield from _list_items("who", [words.describe_rank(rank) for rank in members[:MAX_WHO_ROWS]])
     yield from _list_items("when", [words.describe_pattern(finding, diagnosis.time.start_ns)])
     yield from _list_items("lost", [words.describe_loss(finding, diagnosis)])
     if finding.recoverable_ns is not None:
@@ -171,9 +174,11 @@ def _write_inputs(diagnosis: Diagnosis) -> Iterator[str]:
     yield from ("", "### Inputs", "")
     if not diagnosis.inputs:
         yield "None."
-    for source in diagnosis.inputs:
+    for source in diagnosis.inputs[:MAX_INPUTS]:
         yield f"- {quote_code(source.path)}"
         yield from (f"  - {escape_line(text)}" for text in words.describe_source(source))
+    if len(diagnosis.inputs) > MAX_INPUTS:
+        yield f"- and {len(diagnosis.inputs) - MAX_INPUTS} more; the JSON has all of them"
 
 
 def _write_abstentions(diagnosis: Diagnosis) -> Iterator[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_GROUPS = 3
 """Lockstep groups drawn on one page, those of the findings first."""
 
+MAX_NAMED_GROUPS = 8
 MAX_TABLE_ROWS = 256
 
 
@@ -64,6 +65,11 @@ def make_panels(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
     for make in (_draw_waits, _draw_worst, _draw_arrivals, _draw_layers):
         panels += _for_groups(make, diagnosis, tables)
     panels.append(_draw_ranks(diagnosis))
+    if left_out := [group.label for group in list_groups(diagnosis, tables)[MAX_GROUPS:]]:
+        title = f"Figures of {words.count_of(len(left_out), 'more lockstep group')}"
+        shown = "; ".join(left_out[:MAX_NAMED_GROUPS]) + (" and others" if len(left_out) > MAX_NAMED_GROUPS else "")
+        reason = f"One page draws {MAX_GROUPS} groups, those of the findings first. Not drawn: {shown}."
+        panels.append(Panel("more-groups", title, "", missing=reason))
     return panels
 
 

@@ -227,6 +227,28 @@ def test_groups_beyond_the_first_are_told_apart() -> None:
     ]
 
 
+def test_groups_that_are_not_drawn_are_named() -> None:
+    tables = make_tables()
+    many: dict[str, Columns] = {
+        name: {
+            key: np.concatenate([values + group if key == "group" else values for group in range(5)])
+            for key, values in columns.items()
+        }
+        for name, columns in tables.items()
+    }
+    page = render(builders.diagnosis(), many)
+    assert sum(figure["id"].startswith("waits-") for figure in _figures(page)) == 3
+    assert "Figures of 2 more lockstep groups" in page
+
+
+def test_a_bundle_of_the_first_version_draws_what_it_has() -> None:
+    kept = {"steps", "rank_steps", "layers"}
+    tables = {name: columns for name, columns in make_tables().items() if name in kept}
+    page = render(builders.diagnosis(), tables)
+    assert {figure["id"] for figure in _figures(page)} == {"lost", "waits-0", "layers-0", "ranks"}
+    assert "The worst step, Arrival lag per rank" in Outline(page).shown
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_change_nothing_of_the_page(text: str) -> None:
     tables = dict(make_tables())

@@ -129,3 +129,12 @@ def test_every_table_row_has_as_many_cells_as_its_head() -> None:
             cells = here
         else:
             cells = 0
+
+
+def test_a_large_deployment_fits_into_an_issue() -> None:
+    ranks = tuple(builders.rank(number) for number in range(1024))
+    findings = tuple(builders.finding(id=f"f{k}", ranks=tuple(range(1024)), who="group") for k in range(4))
+    inputs = tuple(builders.source(path=f"/data/run/rank-{number}.sqlite") for number in range(1024))
+    page = render(builders.diagnosis(ranks=ranks, findings=findings, inputs=inputs), {})
+    assert len(page) < 60_000
+    assert "and 960 more; the JSON has all of them" in page
