@@ -116,7 +116,7 @@ WORST_MEETINGS = Table(
         Column("wait_ns", "int64", "ns", "from its arrival to the last one"),
         Column("end_ns", "int64", "ns", "end of its call; what follows the wait is transfer"),
         Column("work_ns", "int64", "ns", "work in its segment; the rest of the segment is idle"),
-        Column("last_rank", "int32", "id", "rank that came last to the meeting"),
+        Column("last_rank", "int32", "id", "rank that came last to the meeting; -1 if unknown", nullable=True),
     ),
 )
 

@@ -12,7 +12,7 @@ from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.model import results
 from dprankdiag.model.results import COMPONENTS, WORK
-from dprankdiag.model.schema import Columns, Table, join_rows
+from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
 from dprankdiag.pipelines.join import name_engine
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -224,18 +224,21 @@ def _worst_meetings(group: _Group) -> list[Columns]:
             "wait_ns": wait.ravel(),
             "end_ns": end.ravel(),
             "work_ns": np.asarray(work, np.int64).ravel(),
-            "last_rank": group.ranks[_find_last(grid)].ravel(),
+            "last_rank": _name_last(grid, group.ranks).ravel(),
         }
     ]
 
 
-def _find_last(grid: StepGrid) -> IntArray:
-    """Return which member comes last to each meeting of one step, `(n_positions, n_ranks)`; of equals the first."""
+def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return the rank that comes last to each meeting of one step, `(n_positions, n_ranks)`; of equals the first.
+
+    Who is waited for is unknown where the meeting stands at another place in the other members' step.
+    """
     arrival = _behind_last(grid)[0]
-    last = np.tile(np.arange(arrival.shape[1]), (len(arrival), 1))
+    last = np.where(arrival < 0, ABSENT_ID, ranks[None, :]).astype(np.int32)
     for position in range(len(arrival)):
         for members in _list_meetings(grid, position):
-            last[position, members] = members[arrival[position, members].argmax()]
+            last[position, members] = ranks[members[arrival[position, members].argmax()]]
     return last
 
 

@@ -36,7 +36,7 @@ Tables = Mapping[str, "Columns"]
 
 
 class View(Protocol):
-    """A module that renders a diagnosis; it opens no files and judges nothing."""
+    """A module that renders a diagnosis; it opens no files but the package's own and judges nothing."""
 
     def render(self, diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
         """Render the whole diagnosis, ending with a line break."""

@@ -43,10 +43,11 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
             words.format_value(item.value, item.unit),
             words.format_value(item.expected, item.unit),
             words.ABSENT if item.samples is None else str(item.samples),
+            tag("code", item.name),
         )
         for item in finding.evidence
     ]
-    columns = ("evidence", "measured", "expected", "samples")
+    columns = ("evidence", "measured", "expected", "samples", "name")
     others = [tag("li", tag("code", other.cause), f" would need: {other.would_need}") for other in finding.alternatives]
     remedies = [_write_remedy(remedy, diagnosis.interval_level) for remedy in finding.remedies]
     heading = (
@@ -58,7 +59,7 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
         tag("h3", *heading, id=finding.id),
         tag("p", finding.summary, class_="summary"),
         write_fields(facts),
-        write_table("Evidence", columns, rows, columns[1:]) if rows else "",
+        write_table("Evidence", columns, rows, columns[1:4]) if rows else "",
         join(tag("h4", "What else it could be"), tag("ul", *others)) if others else "",
         join(tag("h4", "What to do"), tag("ol", *remedies)) if remedies else "",
         tag("p", "More about this cause: ", write_command(f"dprankdiag explain {finding.cause}")),

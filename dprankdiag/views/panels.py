@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from dprankdiag.model.schema import Columns, Table, take_rows
 from dprankdiag.units import format_ns, format_ratio
 from dprankdiag.views import words
 from dprankdiag.views.base import Tables
-from dprankdiag.views.meetings import name_meetings
+from dprankdiag.views.meetings import name_meetings, name_rank
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -244,25 +244,32 @@ def _draw_worst(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
         for (number, of_kind, position), name in name_meetings(tables).items()
         if (number, of_kind) == (group.number, kind)
     }
-    longest = int(meetings["wait_ns"].argmax())
-    meeting = names.get(int(meetings["position"][longest]), f"meeting {meetings['position'][longest]}")
     mean, median = format_ns(int(step["wait_ns"][0])), format_ns(int(step["median_ns"][0]))
     says = (
         f"Step {step['step'][0]}, in which the ranks wait {mean} on average, the most against the median length of its "
-        f"kind of step ({median}). The longest wait: rank {meetings['rank'][longest]} waits "
-        f"{format_ns(int(meetings['wait_ns'][longest]))} for rank {meetings['last_rank'][longest]} at {meeting}."
+        f"kind of step ({median}). {_describe_longest(meetings, names)}"
     )
-    rows = []
-    for rank in np.unique(meetings["rank"]).tolist():
-        mine = take_rows(meetings, meetings["rank"] == rank)
-        segment = int((mine["arrival_ns"] - mine["start_ns"]).sum())
-        work, wait = int(mine["work_ns"].sum()), int(mine["wait_ns"].sum())
-        transfer = int((mine["end_ns"] - mine["arrival_ns"]).sum()) - wait
-        last = int((mine["last_rank"] == rank).sum())
-        times = (work, segment - work, wait, transfer)
-        rows.append((str(rank), *(format_ns(time) for time in times), f"{last} of {len(mine['rank'])}"))
+    rows = [_sum_meetings(meetings, rank) for rank in np.unique(meetings["rank"]).tolist()]
     columns = ("rank", "work", "idle", "wait", "transfer", "came last to")
     return Panel(key, title, says, draw_step(meetings, names, group.named), "", columns, rows, columns)
+
+
+def _describe_longest(meetings: Columns, names: Mapping[int, str]) -> str:
+    row = int(meetings["wait_ns"].argmax())
+    position, rank = int(meetings["position"][row]), int(meetings["rank"][row])
+    wait, last = format_ns(int(meetings["wait_ns"][row])), name_rank(int(meetings["last_rank"][row]))
+    return f"The longest wait: rank {rank} waits {wait} for {last} at {names.get(position, f'meeting {position}')}."
+
+
+def _sum_meetings(meetings: Columns, rank: int) -> tuple[str, ...]:
+    """Sum a rank's times in the worst step, and count the meetings that it reached last."""
+    mine = take_rows(meetings, meetings["rank"] == rank)
+    segment = int((mine["arrival_ns"] - mine["start_ns"]).sum())
+    work, wait = int(mine["work_ns"].sum()), int(mine["wait_ns"].sum())
+    transfer = int((mine["end_ns"] - mine["arrival_ns"]).sum()) - wait
+    last = int((mine["last_rank"] == rank).sum())
+    times = (work, segment - work, wait, transfer)
+    return str(rank), *(format_ns(time) for time in times), f"{last} of {len(mine['rank'])}"
 
 
 def _draw_ranks(diagnosis: Diagnosis) -> Panel:

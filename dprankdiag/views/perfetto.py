@@ -24,7 +24,7 @@ from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, Table, count_rows
 from dprankdiag.units import NS_PER_US
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
-from dprankdiag.views.meetings import name_meetings
+from dprankdiag.views.meetings import name_meetings, name_rank
 
 STEPS_THREAD = 0
 """Thread of a group's steps; the thread of rank r is r + 1."""
@@ -148,7 +148,7 @@ def _list_worst(tables: Tables, origin_ns: int) -> Iterator[Event]:
         meeting = names.get((group, kinds.get(group, 0), row["position"]), f"meeting {row['position']}")
         arrival, released = row["arrival_ns"], row["arrival_ns"] + row["wait_ns"]
         filling = "work" if 2 * row["work_ns"] >= arrival - row["start_ns"] else "idle"
-        about = {"meeting": row["position"], "last_to_arrive": f"rank {row['last_rank']}"}
+        about = {"meeting": row["position"], "last_to_arrive": name_rank(row["last_rank"])}
         spans = (
             (f"{filling}: {meeting}", "segment", (row["start_ns"], arrival), {"work_ns": row["work_ns"]}),
             (f"wait: {meeting}", "wait", (arrival, released), about),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import Outcome, diagnose
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.store.bundle import load_bundle, pack_bundle, save_bundle
+from tests.analysis.builders import observe_grids, run_grid
 from tests.pipelines.builders import EVEN_NS, TRANSFER_NS, see
 
 MOST_BYTES_A_RANK_STEP = 3_000
@@ -107,6 +109,15 @@ def test_the_worst_step_is_the_one_that_was_made_worst() -> None:
     assert meetings["wait_ns"].tolist() == [400_000, 0, 400_000, 400_000]
     assert meetings["last_rank"].tolist() == [1, 1, 1, 1]
     assert meetings["work_ns"].tolist() == [EVEN_NS, EVEN_NS + 400_000, EVEN_NS, EVEN_NS]
+
+
+def test_whom_a_rank_waits_for_elsewhere_in_the_step_is_unknown() -> None:
+    attention = np.full((6, 2, 2), EVEN_NS)
+    attention[:, 0, 1] += 100_000
+    grid = run_grid({"attention": attention}, transfer=TRANSFER_NS)
+    apart = replace(grid, group=np.array([[0, 1], [1, 0]]))
+    assert tabulate([[observe_grids([grid])]])["worst_meetings"]["last_rank"].tolist() == [1, 1, 0, 0]
+    assert tabulate([[observe_grids([apart])]])["worst_meetings"]["last_rank"].tolist() == [-1, 1, 0, 1]
 
 
 def test_arrival_lags_count_from_the_median_rank() -> None:

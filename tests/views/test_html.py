@@ -89,6 +89,8 @@ def test_the_page_is_one_file_that_names_nothing_outside(page: str) -> None:
 
 def test_the_policy_allows_the_scripts_of_the_page_and_nothing_else(page: str) -> None:
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    for script in scripts:
+        assert not re.search(r"</script|<!--", script, re.IGNORECASE)
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     (policy,) = [
         item["content"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from dprankdiag.views.figures.base import CALM, DIVERGING, ROW_PX, choose_unit, 
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+MOST_STACKED_PX = 1000
 
 SIDES = {"pre": "before the gather", "post": "after the gather", "both": "whole layer", "none": "elsewhere"}
 
@@ -67,52 +69,64 @@ def draw_layers(excess: LayerExcess, named: Collection[int]) -> Figure:
     Args:
         named: ranks that findings name.
     """
-    from plotly import graph_objects
-
     largest = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in excess.excess_ns.values())
     largest = max(largest, CALM * excess.usual_ns)
     size, unit = choose_unit(largest)
-    ranks, numbers = excess.ranks.tolist(), excess.layers.tolist()
-    n_rows = len(excess.excess_ns)
-    gap = 0.16 / max(n_rows, 1)
-    share = (1 - gap * (n_rows - 1)) / n_rows
-    layout: dict[str, Any] = {"annotations": []}
-    traces = []
-    for place, (side, values) in enumerate(excess.excess_ns.items()):
-        suffix = "" if place == 0 else str(place + 1)
-        top = 1 - place * (share + gap)
-        traces.append(
-            graph_objects.Heatmap(
-                z=(values / size).astype(np.float32),
-                x=numbers,
-                y=[str(rank) for rank in ranks],
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
-                coloraxis="coloraxis",
-                hovertemplate=f"rank %{{y}}, layer %{{x}}, {SIDES[side]}<br>%{{z:+.3g}} {unit}<extra></extra>",
-            )
-        )
-        is_bottom = place == n_rows - 1
-        layout[f"xaxis{suffix}"] = {
-            "title": {"text": "layer" if is_bottom else ""},
-            "type": "category",
-            "anchor": f"y{suffix}",
-            "matches": "x" if place else None,
-            "showticklabels": is_bottom,
-            "showgrid": False,
-        }
-        bottom = max(top - share, 0.0)
-        layout[f"yaxis{suffix}"] = {**rank_axis(ranks, named), "domain": [bottom, top], "anchor": f"x{suffix}"}
-        layout["annotations"].append(
-            {"text": SIDES[side], "x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left"}
-            | {"yanchor": "bottom", "showarrow": False}
-        )
     bound = max(largest / size, 1e-9)
+    n_rows = len(excess.excess_ns)
+    gap = 0.16 / n_rows
+    share = (1 - gap * (n_rows - 1)) / n_rows
+    traces: list[Any] = []
+    layout: dict[str, Any] = {"annotations": []}
+    for place, side in enumerate(excess.excess_ns):
+        top = 1 - place * (share + gap)
+        suffix = "" if place == 0 else str(place + 1)
+        traces.append(_draw_side(excess, side, suffix, size, unit))
+        layout["annotations"].append(_write_label(SIDES[side], top))
+        layout |= _lay_axes(excess.ranks.tolist(), named, suffix, (max(top - share, 0.0), top), place == n_rows - 1)
+    title = {"text": f"beyond the median ({unit})", "side": "right"}
     layout["coloraxis"] = {
         "colorscale": DIVERGING,
         "cmin": -bound,
         "cmax": bound,
-        "colorbar": {"title": {"text": f"beyond the median ({unit})", "side": "right"}, "thickness": 14},
+        "colorbar": {"title": title, "thickness": 14},
     }
-    height = min(max(n_rows * (ROW_PX * len(ranks) + 40) + 90, 280), 1000)
+    height = min(max(n_rows * (ROW_PX * len(excess.ranks) + 40) + 90, 280), MOST_STACKED_PX)
     return make_figure(traces, height, **layout)
+
+
+def _draw_side(excess: LayerExcess, side: str, suffix: str, size: float, unit: str) -> Any:
+    from plotly import graph_objects
+
+    return graph_objects.Heatmap(
+        z=(excess.excess_ns[side] / size).astype(np.float32),
+        x=excess.layers.tolist(),
+        y=[str(rank) for rank in excess.ranks.tolist()],
+        xaxis=f"x{suffix}",
+        yaxis=f"y{suffix}",
+        coloraxis="coloraxis",
+        hovertemplate=f"rank %{{y}}, layer %{{x}}, {SIDES[side]}<br>%{{z:+.3g}} {unit}<extra></extra>",
+    )
+
+
+def _write_label(text: str, top: float) -> dict[str, Any]:
+    place = {"x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    return {"text": text, "showarrow": False, **place}
+
+
+def _lay_axes(
+    ranks: Sequence[int], named: Collection[int], suffix: str, domain: tuple[float, float], is_bottom: bool
+) -> dict[str, Any]:
+    """Describe the axes of one of the stacked heat maps; only the lowest shows its layers."""
+    layers = {
+        "title": {"text": "layer" if is_bottom else ""},
+        "type": "category",
+        "anchor": f"y{suffix}",
+        "matches": "x" if suffix else None,
+        "showticklabels": is_bottom,
+        "showgrid": False,
+    }
+    return {
+        f"xaxis{suffix}": layers,
+        f"yaxis{suffix}": {**rank_axis(ranks, named), "domain": domain, "anchor": f"x{suffix}"},
+    }

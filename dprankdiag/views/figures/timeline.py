@@ -21,6 +21,7 @@ from dprankdiag.views.figures.base import (
     make_figure,
     rank_axis,
 )
+from dprankdiag.views.meetings import name_rank
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -118,7 +119,7 @@ def _draw_bars(meetings: Columns, spans: Columns, names: Mapping[int, str], orig
 def _describe(meetings: Columns, names: Mapping[int, str], row: int, length_ns: int) -> str:
     position = int(meetings["position"][row])
     name = escape_label(names.get(position, f"meeting {position}"))
-    return f"{format_ns(length_ns)}<br>{name}<br>last to come: rank {meetings['last_rank'][row]}"
+    return f"{format_ns(length_ns)}<br>{name}<br>last to come: {name_rank(int(meetings['last_rank'][row]))}"
 
 
 def _draw_picture(meetings: Columns, spans: Columns, origin: int, size: float, unit: str) -> list[Any]:
