@@ -16,6 +16,7 @@ from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.classifiers import ALL
 from dprankdiag.errors import UsageError
+from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
@@ -103,7 +104,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
         groups.append(observed.groups)
-    return Outcome(join_diagnoses(diagnoses, unusable), tabulate(groups))
+    return Outcome(publish_numbers(join_diagnoses(diagnoses, unusable)), tabulate(groups))
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
