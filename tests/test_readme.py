@@ -48,6 +48,6 @@ def test_every_verb_and_exit_code_is_in_the_readme() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_every_relative_link_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text("utf-8")):
+    for target in re.findall(r"(?:\]\(|src(?:set)?=\")([^)#\"]+)", document.read_text("utf-8")):
         if "://" not in target:
             assert (document.parent / target).exists(), target

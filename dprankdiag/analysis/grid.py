@@ -16,17 +16,11 @@ from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
+from dprankdiag.model.results import COMPONENTS
 from dprankdiag.model.schema import ABSENT_NS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
-
-WORK = ("attention", "expert", "probe", "other")
-"""What a rank does: attention and KV writes, expert GEMMs, work equal on all ranks, all other work."""
-
-COMPONENTS = (*WORK, "contention", "host", "rest")
-"""What a segment consists of: work; how much longer it took as calls ran beside it; idle time before the launch had
-returned; all other idle time. They add up to the segment."""
 
 FEWEST_STEPS = 3
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.results import COMPONENTS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 

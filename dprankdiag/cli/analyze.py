@@ -13,7 +13,7 @@ from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_outputs
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
 from dprankdiag.errors import InputError, UsageError
-from dprankdiag.views.base import FORMATS, load_view
+from dprankdiag.views.base import FORMATS, SUFFIXES, load_view
 
 if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
@@ -49,7 +49,7 @@ class Window(click.ParamType[tuple[float, float]]):
     multiple=True,
     type=FILE,
     metavar="FILE",
-    help="Also write FILE (.txt, .json, or .dprank: a bundle to read again later); may be repeated.",
+    help=f"Also write FILE ({', '.join(SUFFIXES)}, or .dprank: a bundle to read again later); may be repeated.",
 )
 @click.option(
     "--fail-on",
@@ -75,7 +75,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     check_outputs(given["outputs"], [*paths, *(given[name] for name in ("rank_map", "patterns") if given[name])])
     diagnosis, tables = _obtain(paths, given, open_doors(context))
     view = load_view(given["format_name"])
-    write_result(view.render(diagnosis, width=find_width(), color=wants_color(given["no_color"])))
+    write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
     write_outputs(given["outputs"], diagnosis, tables)
     if not given["quiet"]:
         _warn_of_inputs(diagnosis)

@@ -33,6 +33,7 @@ def _diagnose_recording(context: click.Context, recording: Path, format_name: st
         outcome = open_doors(context).diagnose([recording], {}, progress)
     finally:
         progress.close()
-    write_result(load_view(format_name).render(outcome.diagnosis, width=find_width(), color=color))
+    view = load_view(format_name)
+    write_result(view.render(outcome.diagnosis, outcome.tables, width=find_width(), color=color))
     choice = "" if format_name == "text" else f" --format {format_name}"
     write_error(f"the same as: dprankdiag analyze {shlex.quote(str(recording))}{choice}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dprankdiag.errors import UsageError
-from dprankdiag.views.base import SUFFIXES, load_view
+from dprankdiag.views.base import SUFFIXES, find_format, load_view
 
 if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
@@ -38,7 +38,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
 
 def _check_output(output: Path) -> None:
     where = str(output)
-    if output.suffix.lower() not in (*SUFFIXES, BUNDLE_SUFFIX):
+    if output.suffix.lower() != BUNDLE_SUFFIX and find_format(output.name) is None:
         known = ", ".join((*SUFFIXES, BUNDLE_SUFFIX))
         raise UsageError(f"no output format for the suffix '{output.suffix}'", where=where, mend=f"there are {known}")
     try:
@@ -79,9 +79,9 @@ def _write_output(output: Path, diagnosis: Diagnosis, tables: Mapping[str, Colum
     from dprankdiag.store.bundle import replace_file, save_bundle
 
     target = output.resolve()
-    suffix = output.suffix.lower()
-    if suffix == BUNDLE_SUFFIX:
+    format_name = find_format(output.name)
+    if format_name is None:
         save_bundle(target, diagnosis, tables)
     else:
-        text = load_view(SUFFIXES[suffix]).render(diagnosis)
+        text = load_view(format_name).render(diagnosis, tables)
         replace_file(target, text.encode("utf-8", "backslashreplace"))

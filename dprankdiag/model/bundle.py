@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 from dprankdiag import __version__
@@ -89,6 +89,23 @@ def make_document(diagnosis: Diagnosis) -> dict[str, Any]:
     plain["time"]["step_kinds"] = dict(sorted(plain["time"]["step_kinds"].items()))
     body = {key: publish_value(plain[key]) for key in _TOP_KEYS}
     return {"schema_version": SCHEMA_VERSION, "tool": describe_tool(), **body}
+
+
+def publish_numbers(diagnosis: Diagnosis) -> Diagnosis:
+    """Round a diagnosis as it is published, so that what is shown of it equals what is shown of the saved one."""
+    rounded: Diagnosis = _publish_fields(diagnosis)
+    return rounded
+
+
+def _publish_fields(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: _publish_fields(getattr(value, field.name)) for field in fields(value)}
+        if "interval" in own and own["interval"] is not None and None in own["interval"]:
+            own["interval"] = None
+        return replace(value, **own)
+    if isinstance(value, tuple):
+        return tuple(_publish_fields(item) for item in value)
+    return value if isinstance(value, dict) else publish_value(value)
 
 
 def publish_value(value: Any) -> Any:

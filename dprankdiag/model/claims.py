@@ -18,7 +18,7 @@ class Undo:
     """Multiply one component of the segments by a factor.
 
     Attributes:
-        component: a name of `analysis.grid.COMPONENTS`, or "exit" or "transfer".
+        component: a name of `model.results.COMPONENTS`, or "exit" or "transfer".
         factors: one array a grid, broadcastable to `(n_steps, n_positions, n_ranks)`.
     """
 

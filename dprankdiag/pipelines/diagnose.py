@@ -16,6 +16,7 @@ from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.classifiers import ALL
 from dprankdiag.errors import UsageError
+from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
@@ -88,7 +89,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     unusable = inputs.unusable
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
-    groups: list[Observations] = []
+    groups: list[Sequence[Observations]] = []
     causes = load_causes()
     for number, trace in enumerate(traces):
         if options.window is not None:
@@ -102,8 +103,8 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        groups += observed.groups
-    return Outcome(join_diagnoses(diagnoses, unusable), tabulate(groups))
+        groups.append(observed.groups)
+    return Outcome(publish_numbers(join_diagnoses(diagnoses, unusable)), tabulate(groups))
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

@@ -43,9 +43,14 @@ def join_diagnoses(diagnoses: Sequence[Diagnosis], unusable: Sequence[Source]) -
 def _rename(diagnosis: Diagnosis, number: int) -> Diagnosis:
     return replace(
         diagnosis,
-        ranks=tuple(replace(rank, engine=f"{rank.engine}-{number}") for rank in diagnosis.ranks),
-        findings=tuple(replace(item, engine=f"{item.engine}-{number}") for item in diagnosis.findings),
+        ranks=tuple(replace(rank, engine=name_engine(rank.engine, number)) for rank in diagnosis.ranks),
+        findings=tuple(replace(item, engine=name_engine(item.engine, number)) for item in diagnosis.findings),
     )
+
+
+def name_engine(engine: str, number: int) -> str:
+    """Name an engine of the deployment with the given ordinal, from 1: the first keeps its name."""
+    return engine if number == 1 else f"{engine}-{number}"
 
 
 def _join_lost(parts: Sequence[Diagnosis]) -> Lost:

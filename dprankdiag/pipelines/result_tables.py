@@ -2,77 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.grid import COMPONENTS
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.model.schema import Columns
+from dprankdiag.model import results
+from dprankdiag.model.results import COMPONENTS, WORK
+from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
+from dprankdiag.pipelines.join import name_engine
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+LAG_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def tabulate(groups: Sequence[Observations]) -> dict[str, Columns]:
-    """Tabulate the steps, the components of every rank's step, and the excess by layer.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A lockstep group, its ordinal among all, and the name of its engine in the diagnosis."""
+
+    number: int
+    seen: Observations
+    engine: str
+
+    @property
+    def ranks(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Rank numbers of the members, `(n_ranks,)`."""
+        return np.array([rank.rank for rank in self.seen.ranks], np.int32)
+
+    def label(self, n_rows: int) -> np.ndarray[Any, np.dtype[np.int16]]:
+        """Fill the `group` column."""
+        return np.full(n_rows, self.number, np.int16)
+
+
+def tabulate(parts: Sequence[Sequence[Observations]]) -> dict[str, Columns]:
+    """Tabulate the lockstep groups of every deployment, one part each in the order of the diagnosis.
 
     Returns:
-        `steps` (a row a step of a group), `rank_steps` (a row a rank and step), `layers` (a row a rank and position).
+        The tables of `model.results` by name; nothing if there are no groups.
     """
-    steps: list[Columns] = []
-    rank_steps: list[Columns] = []
-    layers: list[Columns] = []
-    for group_id, group in enumerate(groups):
-        n = group.n_steps
-        steps.append(
-            {
-                "group": np.full(n, group_id, np.int16),
-                "step": np.arange(n, dtype=np.int32),
-                "kind": group.grid_of.astype(np.int16),
-                "start_ns": group.start_ns,
-                "end_ns": group.end_ns,
-            }
-        )
-        rank_steps += [_rank_steps(group, group_id, position) for position in range(group.n_ranks)]
-        layers += _layers(group, group_id)
-    return {
-        name: _join(parts)
-        for name, parts in (("steps", steps), ("rank_steps", rank_steps), ("layers", layers))
-        if parts
-    }
+    named = [(seen, number) for number, part in enumerate(parts, 1) for seen in part]
+    groups = [
+        _Group(position, seen, name_engine(seen.ranks[0].engine, number))
+        for position, (seen, number) in enumerate(named)
+    ]
+    if not groups:
+        return {}
+    return {table.name: _join(table, [rows for group in groups for rows in make(group)]) for table, make in _MAKERS}
 
 
-def _rank_steps(group: Observations, group_id: int, position: int) -> Columns:
-    n = group.n_steps
-    columns: Columns = {
-        "group": np.full(n, group_id, np.int16),
-        "step": np.arange(n, dtype=np.int32),
-        "rank": np.full(n, group.ranks[position].rank, np.int32),
-    }
-    for name in (*COMPONENTS, "wait", "exit", "transfer"):
-        columns[f"{name}_ns"] = group.sums[name][:, position].astype(np.int64)
-    return columns
+def _join(table: Table, parts: list[Columns]) -> Columns:
+    return join_rows(table, [table.check(part) for part in parts])
 
 
-def _layers(group: Observations, group_id: int) -> list[Columns]:
+def _members(group: _Group) -> list[Columns]:
+    n = group.seen.n_ranks
+    return [{"group": group.label(n), "rank": group.ranks, "engine": np.full(n, group.engine, object)}]
+
+
+def _kinds(group: _Group) -> list[Columns]:
+    grids = group.seen.grids
+    return [
+        {
+            "group": group.label(len(grids)),
+            "kind": np.arange(len(grids), dtype=np.int16),
+            "name": np.array([grid.kind for grid in grids], object),
+            "steps": np.array([len(grid.number) for grid in grids], np.int32),
+            "median_ns": np.array([_median_length(grid) for grid in grids], np.int64),
+        }
+    ]
+
+
+def _median_length(grid: StepGrid) -> int:
+    return round(float(np.median(grid.duration_ns)))
+
+
+def _steps(group: _Group) -> list[Columns]:
+    seen = group.seen
+    return [
+        {
+            "group": group.label(seen.n_steps),
+            "step": np.arange(seen.n_steps, dtype=np.int32),
+            "kind": seen.grid_of.astype(np.int16),
+            "start_ns": seen.start_ns,
+            "end_ns": seen.end_ns,
+        }
+    ]
+
+
+def _rank_steps(group: _Group) -> list[Columns]:
+    """Tabulate the components of every rank's step, rank by rank."""
+    n = group.seen.n_steps
+    parts = []
+    for position, rank in enumerate(group.ranks):
+        columns: Columns = {
+            "group": group.label(n),
+            "step": np.arange(n, dtype=np.int32),
+            "rank": np.full(n, rank, np.int32),
+        }
+        for name in (*COMPONENTS, "wait", "exit", "transfer"):
+            columns[f"{name}_ns"] = group.seen.sums[name][:, position].astype(np.int64)
+        parts.append(columns)
+    return parts
+
+
+def _positions(group: _Group) -> list[Columns]:
+    return [
+        {
+            "group": group.label(len(grid.layer)),
+            "kind": np.full(len(grid.layer), kind, np.int16),
+            "position": np.arange(len(grid.layer), dtype=np.int32),
+            "layer": grid.layer.astype(np.int32),
+            "side": np.array(grid.side, object),
+            "operation": np.array(grid.operation, object),
+        }
+        for kind, grid in enumerate(group.seen.grids)
+    ]
+
+
+def _layers(group: _Group) -> list[Columns]:
     """Tabulate the mean of every component by position of a kind of step."""
     parts = []
-    for kind, grid in enumerate(group.grids):
+    for kind, grid in enumerate(group.seen.grids):
         n_positions, n_ranks = grid.group.shape
-        positions = np.repeat(np.arange(n_positions, dtype=np.int32), n_ranks)
         columns: Columns = {
-            "group": np.full(len(positions), group_id, np.int16),
-            "kind": np.full(len(positions), kind, np.int16),
-            "position": positions,
+            "group": group.label(n_positions * n_ranks),
+            "kind": np.full(n_positions * n_ranks, kind, np.int16),
+            "position": np.repeat(np.arange(n_positions, dtype=np.int32), n_ranks),
             "layer": np.repeat(grid.layer.astype(np.int32), n_ranks),
-            "rank": np.tile(np.array([rank.rank for rank in group.ranks], np.int32), n_positions),
+            "rank": np.tile(group.ranks, n_positions),
         }
-        for name in COMPONENTS:
-            columns[f"{name}_ns"] = np.round(grid.components[name].mean(axis=0)).astype(np.int64).ravel()
-        for name in ("wait", "exit", "transfer"):
-            values = getattr(grid, name)
+        for name in (*COMPONENTS, "wait", "exit", "transfer"):
+            values = grid.components[name] if name in COMPONENTS else getattr(grid, name)
             columns[f"{name}_ns"] = np.round(values.mean(axis=0)).astype(np.int64).ravel()
         parts.append(columns)
     return parts
 
 
-def _join(parts: Sequence[Columns]) -> Columns:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _arrivals(group: _Group) -> list[Columns]:
+    lags: list[list[IntArray]] = [[] for _ in group.seen.ranks]
+    last = np.zeros(group.seen.n_ranks, np.int64)
+    for grid in group.seen.grids:
+        arrival = _behind_last(grid)
+        for position in range(arrival.shape[1]):
+            for members in _list_meetings(grid, position):
+                mine = arrival[:, position, members]
+                middle = np.round(np.median(mine, axis=1)).astype(np.int64)
+                last += np.bincount(members[mine.argmax(axis=1)], minlength=len(last))
+                for place, member in enumerate(members):
+                    lags[member].append(mine[:, place] - middle)
+    joined = [np.concatenate(mine) if mine else np.zeros(1, np.int64) for mine in lags]
+    quantiles = np.round([np.quantile(mine, LAG_QUANTILES) for mine in joined]).astype(np.int64)
+    columns: Columns = {
+        "group": group.label(len(joined)),
+        "rank": group.ranks,
+        "meetings": np.array([sum(len(part) for part in mine) for mine in lags], np.int64),
+        "last": last,
+    }
+    for number, share in enumerate(LAG_QUANTILES):
+        columns[f"lag_p{round(100 * share):02d}_ns"] = quantiles[:, number]
+    columns["lag_max_ns"] = np.array([mine.max() for mine in joined], np.int64)
+    return [columns]
+
+
+def _behind_last(grid: StepGrid) -> IntArray:
+    """Return each arrival minus the last one of its meeting, `(n_steps, n_positions, n_ranks)`, none above 0.
+
+    A call that waits begins its wait when it arrives; of one that does not, the end and the length are known.
+    """
+    free = grid.transfer + grid.exit - grid.own_transfer
+    return np.asarray(np.where(grid.waits, -grid.wait, free))
+
+
+def _list_meetings(grid: StepGrid, position: int) -> list[IntArray]:
+    """List the members of every meeting of two or more ranks at a position."""
+    groups = grid.group[position]
+    found = [np.flatnonzero(groups == value) for value in np.unique(groups)]
+    return [members for members in found if len(members) > 1]
+
+
+def _find_worst(seen: Observations) -> int:
+    """Find the step in which the ranks wait longest against the median length of its kind; the first of equals."""
+    median = np.array([max(_median_length(grid), 1) for grid in seen.grids])
+    return int(np.argmax(seen.sums["wait"].mean(axis=1) / median[seen.grid_of]))
+
+
+def _worst_steps(group: _Group) -> list[Columns]:
+    worst = _find_worst(group.seen)
+    kind = int(group.seen.grid_of[worst])
+    return [
+        {
+            "group": group.label(1),
+            "step": np.array([worst], np.int32),
+            "kind": np.array([kind], np.int16),
+            "wait_ns": np.array([round(float(group.seen.sums["wait"][worst].mean()))], np.int64),
+            "median_ns": np.array([_median_length(group.seen.grids[kind])], np.int64),
+        }
+    ]
+
+
+def _worst_meetings(group: _Group) -> list[Columns]:
+    """Lay the worst step out: every rank leaves the step before, and each meeting follows the segment before it."""
+    worst = _find_worst(group.seen)
+    grid = group.seen.grids[group.seen.grid_of[worst]].take(np.array([group.seen.row_of[worst]]))
+    segment, wait, transfer = grid.segment[0], grid.wait[0], grid.own_transfer[0]
+    length = segment + wait + transfer
+    end = grid.start_ns[0] + grid.entry[0] + np.cumsum(length, axis=0)
+    start = end - length
+    work = np.minimum(sum(grid.components[name][0] for name in WORK), np.maximum(segment, 0))
+    n_positions, n_ranks = segment.shape
+    return [
+        {
+            "group": group.label(segment.size),
+            "position": np.repeat(np.arange(n_positions, dtype=np.int32), n_ranks),
+            "rank": np.tile(group.ranks, n_positions),
+            "start_ns": start.ravel(),
+            "arrival_ns": (start + segment).ravel(),
+            "wait_ns": wait.ravel(),
+            "end_ns": end.ravel(),
+            "work_ns": np.asarray(work, np.int64).ravel(),
+            "last_rank": _name_last(grid, group.ranks).ravel(),
+        }
+    ]
+
+
+def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return the rank that comes last to each meeting of one step, `(n_positions, n_ranks)`; of equals the first.
+
+    Who is waited for is unknown where the meeting stands at another place in the other members' step.
+    """
+    arrival = _behind_last(grid)[0]
+    last = np.where(arrival < 0, ABSENT_ID, ranks[None, :]).astype(np.int32)
+    for position in range(len(arrival)):
+        for members in _list_meetings(grid, position):
+            last[position, members] = ranks[members[arrival[position, members].argmax()]]
+    return last
+
+
+_MAKERS: tuple[tuple[Table, Callable[[_Group], list[Columns]]], ...] = (
+    (results.MEMBERS, _members),
+    (results.KINDS, _kinds),
+    (results.STEPS, _steps),
+    (results.RANK_STEPS, _rank_steps),
+    (results.POSITIONS, _positions),
+    (results.LAYERS, _layers),
+    (results.ARRIVALS, _arrivals),
+    (results.WORST_STEPS, _worst_steps),
+    (results.WORST_MEETINGS, _worst_meetings),
+)

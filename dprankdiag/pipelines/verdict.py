@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dprankdiag.analysis.grid import WORK
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
@@ -25,6 +24,7 @@ from dprankdiag.model.diagnosis import (
     TimeAccount,
 )
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.results import WORK
 from dprankdiag.model.schema import count_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.pricing import WARNING, Account
@@ -225,7 +225,7 @@ def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
     segment = work = wait = transfer = 0
     for grid in group.grids:
         here = grid.segment[:, :, position]
-        busy = sum(grid.components[name][:, :, position] for name in (*WORK, "contention"))
+        busy = sum(grid.components[name][:, :, position] for name in WORK)
         work += int(np.minimum(busy, np.maximum(here, 0)).sum())
         segment += int(here.sum())
         wait += int(grid.wait[:, :, position].sum())

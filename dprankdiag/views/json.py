@@ -7,11 +7,11 @@ from typing import Any
 
 from dprankdiag.model.bundle import make_document
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views.base import DEFAULT_WIDTH
+from dprankdiag.views.base import DEFAULT_WIDTH, Tables
 
 
-def render(diagnosis: Diagnosis, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
-    """Write one JSON object; width and colour do not apply."""
+def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
+    """Write one JSON object; it holds no tables, and width and colour do not apply."""
     return write_json(make_document(diagnosis))
 
 

@@ -1,11 +1,13 @@
-"""Phrases that several views share: rank sets, intervals, windows, measured values."""
+"""Phrases that several views share: rank sets, intervals, windows, measured values, the rows of their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
-from dprankdiag.model.diagnosis import Diagnosis, Evidence, Finding, Interval, TimeWindow
+from dprankdiag.model.diagnosis import Abstention, Diagnosis, Evidence, Finding, Interval, Remedy, TimeWindow
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.sources import Source
 from dprankdiag.units import NS_PER_S, format_bytes, format_ns, format_ratio
 
 ABSENT = "-"
@@ -17,6 +19,25 @@ _WHO = {
     "all": "all ranks alike",
 }
 _WHEN = {"steady": "steadily", "burst": "in bursts", "periodic": "periodically", "onset": "from one moment on"}
+
+STATUS_MEANING = {
+    "findings": "",
+    "healthy": "The ranks are even: none holds the others back. This speaks of the ranks against each other only.",
+    "uniform": "The ranks are alike and all slow: no rank is at fault, look elsewhere.",
+    "inconclusive": "No verdict: the input cannot carry one. This is not the same as healthy; see below for what is "
+    "missing.",
+}
+
+LOST_COLUMNS = ("cause", "lost", "share", "note")
+RANK_COLUMNS = ("rank", "work", "wait", "transfer", "idle", "known by", "process")
+NAMED_RANKS = "* named above. The rank that the others wait for is the one that waits least."
+
+_COMMAND = re.compile(
+    r"\bnsys\s(?:profile|export)(?:(?!\s\(|\.\s|\.$).)+"
+    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b)?(?:\s--[a-z-]+)*"
+    r"|\b[A-Z][A-Z0-9_]{5,}=\w+(?:\s[A-Z][A-Z0-9_]{5,}=\w+)*(?:\s<[^>]*>)?"  # settings of the environment
+    r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*')?"  # a flag
+)
 
 
 def count_of(number: int, noun: str) -> str:
@@ -135,3 +156,132 @@ def count_severities(findings: Sequence[Finding]) -> str:
     """Count findings by severity: ``1 critical, 2 info``."""
     counts = {name: sum(f.severity == name for f in findings) for name in ("critical", "warning", "info")}
     return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+
+
+def list_facts(diagnosis: Diagnosis) -> list[str]:
+    """List what stands beside the status: findings by severity, ranks, steps, and the share of time lost."""
+    facts = [count_severities(diagnosis.findings)] if diagnosis.findings else []
+    facts += [count_of(len(diagnosis.ranks), "rank"), count_of(diagnosis.time.steps, "step")]
+    if diagnosis.lost.ratio is not None:
+        facts.append(f"{format_ratio(diagnosis.lost.ratio)} of the time lost")
+    return facts
+
+
+def describe_gain(remedy: Remedy, level: float) -> str:
+    """Say what a remedy would win back; empty if nobody computed it."""
+    if remedy.gain_ratio is None:
+        return ""
+    gain = f"Gain: {format_ratio(remedy.gain_ratio)} {format_interval(remedy.interval, level)}".rstrip()
+    return f"{gain}, {remedy.basis}"
+
+
+def explain_no_loss(diagnosis: Diagnosis) -> str:
+    """Say why there is no account of lost time."""
+    error = diagnosis.time.replay_error_ratio
+    reason = f" (predicting steps from their neighbours errs by {format_ratio(error)})" if error is not None else ""
+    return f"Could not be computed from this input{reason}."
+
+
+def list_lost_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
+    """List the account of lost time by LOST_COLUMNS; nothing if there is none."""
+    lost = diagnosis.lost
+    if lost.total_ns is None:
+        return []
+    interval = format_interval(lost.interval, diagnosis.interval_level)
+    jitter = "random, beside the total" if lost.jitter_ns is not None else ""
+    rows = [(item.cause, format_ns(item.lost_ns), format_ratio(item.ratio), "") for item in lost.by_cause]
+    rows.append(("unexplained", format_ns(lost.unexplained_ns), _share(lost.unexplained_ns, diagnosis), ""))
+    rows.append(("total", format_ns(lost.total_ns), format_ratio(lost.ratio), interval))
+    rows.append(("jitter", format_ns(lost.jitter_ns), _share(lost.jitter_ns, diagnosis), jitter))
+    if lost.gpu_ns is not None:
+        rows.append(("GPU time", format_ns(lost.gpu_ns), "", "the total, summed over the GPUs that wait"))
+    return rows
+
+
+def _share(lost_ns: int | None, diagnosis: Diagnosis) -> str:
+    """Write a time as a share of the analysed steps, whose length follows from the total and its ratio."""
+    total, ratio = diagnosis.lost.total_ns, diagnosis.lost.ratio
+    if lost_ns is None or not total or not ratio:
+        return ABSENT
+    return format_ratio(lost_ns * ratio / total)
+
+
+def find_named(diagnosis: Diagnosis) -> set[tuple[str, int]]:
+    """Return the (engine, rank) that findings name."""
+    return {(finding.engine, number) for finding in diagnosis.findings for number in finding.ranks}
+
+
+def choose_ranks(diagnosis: Diagnosis, most: int) -> list[Rank]:
+    """Choose the ranks that a view has room for, the named ones first, and return them in order."""
+    named = find_named(diagnosis)
+    ordered = sorted(diagnosis.ranks, key=lambda rank: ((rank.engine, rank.rank) not in named, rank.engine, rank.rank))
+    return sorted(ordered[:most], key=lambda rank: (rank.engine, rank.rank))
+
+
+def list_rank_cells(rank: Rank, is_named: bool) -> list[str]:
+    """List what is known of a rank by RANK_COLUMNS."""
+    label = str(rank.rank) if rank.engine in ("", "default") else f"{rank.engine} {rank.rank}"
+    sureness = "" if rank.grade == "sure" else f", {rank.grade}"
+    times = (rank.work_ns, rank.wait_ns, rank.transfer_ns, rank.idle_ns)
+    return [
+        f"* {label}" if is_named else label,
+        *(format_ns(time_ns) for time_ns in times),
+        f"{rank.identified_by}{sureness}",
+        rank.process or ABSENT,
+    ]
+
+
+def list_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """List what was measured, label and value."""
+    time, step = diagnosis.time, diagnosis.step
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(time.step_kinds.items()))
+    residual = f", residual {format_ns(time.clock_residual_ns)}" if time.clock_residual_ns is not None else ""
+    span = ABSENT
+    if time.start_ns is not None and time.end_ns is not None:
+        span = format_ns(time.end_ns - time.start_ns)
+    return [
+        ("time", f"{span} on the clock '{time.clock}'{residual}"),
+        ("steps", f"{time.steps} ({kinds})" if kinds else str(time.steps)),
+        ("step", f"{format_ns(step.median_ns)} median, {format_ns(step.balanced_median_ns)} if ranks were even"),
+        ("collectives", f"{time.collectives}, {_describe_match(time.matched_ratio)}"),
+        ("replay error", f"{format_ratio(time.replay_error_ratio)} on steps predicted from their neighbours"),
+    ]
+
+
+def _describe_match(matched_ratio: float | None) -> str:
+    if matched_ratio is None:
+        return "not matched across ranks"
+    return f"{format_ratio(1 - matched_ratio)} of them not matched across ranks"
+
+
+def describe_source(source: Source) -> Iterator[str]:
+    """Say what an input is, what it lacked, and what to beware of."""
+    producer = f" {source.producer}" if source.producer else ""
+    ranks = f", ranks {format_ranks(source.ranks)}" if source.ranks else ""
+    yield f"{source.kind}{producer}, {source.status}: {count_of(source.kernels, 'kernel')}{ranks}"
+    if source.lacked:
+        yield f"lacks {', '.join(source.lacked)}"
+    for warning in source.warnings:
+        yield f"warning: {warning}"
+
+
+def join_abstentions(abstentions: Iterable[Abstention]) -> list[tuple[str, str, str | None]]:
+    """List causes, reason and what would show them; causes that share a reason and a command are told once."""
+    shared: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
+    for item in abstentions:
+        shared.setdefault((item.reason, item.lacked, item.get_it_with), []).append(item.cause)
+    return [
+        (", ".join(causes), f"{reason} (lacks {', '.join(missing)})" if missing else reason, command)
+        for (reason, missing, command), causes in shared.items()
+    ]
+
+
+def split_commands(text: str) -> list[tuple[str, bool]]:
+    """Part advice into prose and what can be typed as it stands (commands, flags); True marks the latter."""
+    pieces: list[tuple[str, bool]] = []
+    done = 0
+    for found in _COMMAND.finditer(text):
+        pieces += [(text[done : found.start()], False), (found[0].rstrip(), True)]
+        done = found.start() + len(found[0].rstrip())
+    pieces.append((text[done:], False))
+    return [piece for piece in pieces if piece[0]]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.calls import Calls, Channel
-from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.lanes import COMMUNICATION, FAMILY_CODE, Lane, Naming
 from dprankdiag.analysis.observations import Abilities, BatchSeries, Observations, ProbeTimes, sum_steps
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.results import COMPONENTS
 from dprankdiag.model.schema import ABSENT_NS, Columns
 from dprankdiag.model.sources import KernelName, Names, Shape, Trace
 from dprankdiag.model.traces import TRACE_TABLES

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.grid import COMPONENTS, StepGrid, build_grids
+from dprankdiag.analysis.grid import StepGrid, build_grids
 from dprankdiag.analysis.lanes import Lane
 from dprankdiag.analysis.participations import collect_participations, find_world, locate_world
 from dprankdiag.analysis.segments import cut_segments
 from dprankdiag.analysis.steps import Cut
+from dprankdiag.model.results import COMPONENTS
 from tests.analysis.builders import EPOCH_NS, Array, Row, lane
 
 PROBE_KEY = 40

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.grid import COMPONENTS
 from dprankdiag.analysis.observations import sum_steps
 from dprankdiag.analysis.observe import join_groups
+from dprankdiag.model.results import COMPONENTS
 from tests.analysis.builders import draw_components, observe_grids, observe_steps, ranks, run_grid
 
 

@@ -8,7 +8,8 @@ from click.testing import Result
 
 from dprankdiag.errors import InputError, TableError
 from dprankdiag.store.bundle import load_bundle
-from dprankdiag.views import text
+from dprankdiag.views import markdown, text
+from dprankdiag.views.base import FORMATS
 from tests import builders
 from tests.cli.conftest import FakeProduct
 
@@ -22,7 +23,7 @@ def _is_one_line(stderr: str) -> bool:
 def test_the_verdict_is_all_that_stdout_carries(run: Run, trace: Path) -> None:
     result = run("analyze", trace)
     assert result.exit_code == 0
-    assert result.stdout == text.render(builders.diagnosis())
+    assert result.stdout == text.render(builders.diagnosis(), {})
     assert result.stderr == ""
 
 
@@ -31,7 +32,7 @@ def test_json_on_stdout_is_one_object(run: Run, trace: Path) -> None:
 
 
 def test_a_format_that_does_not_exist_names_those_that_do(run: Run, trace: Path) -> None:
-    result = run("analyze", trace, "--format", "html")
+    result = run("analyze", trace, "--format", "pdf")
     assert result.exit_code == 2
     assert "'text', 'json'" in result.stderr
     assert _is_one_line(result.stderr)
@@ -128,16 +129,19 @@ def test_an_interrupt_is_exit_code_130(run: Run, product: FakeProduct, trace: Pa
 
 
 def test_outputs_are_written_by_suffix_beside_stdout(run: Run, trace: Path, tmp_path: Path) -> None:
-    outputs = [tmp_path / name for name in ("a.json", "b.TXT", "c.dprank")]
+    outputs = [tmp_path / name for name in ("a.json", "b.TXT", "c.dprank", "d.md", "e.html", "f.perfetto.json")]
     result = run("analyze", trace, *(part for output in outputs for part in ("-o", output)))
     assert result.exit_code == 0
-    assert result.stdout == text.render(builders.diagnosis())
+    assert result.stdout == text.render(builders.diagnosis(), {})
     assert json.loads(outputs[0].read_text())["status"] == "findings"
-    assert outputs[1].read_text() == text.render(builders.diagnosis())
+    assert outputs[1].read_text() == text.render(builders.diagnosis(), {})
     assert load_bundle(outputs[2])[0].status == "findings"
+    assert outputs[3].read_text() == markdown.render(builders.diagnosis(), {})
+    assert outputs[4].read_text().startswith("<!doctype html>")
+    assert "traceEvents" in json.loads(outputs[5].read_text())
 
 
-@pytest.mark.parametrize("name", ["x.html", "x.md", "x", "absent/x.json", "folder.json", "-", "x" * 300 + ".json"])
+@pytest.mark.parametrize("name", ["x.pdf", "x", "absent/x.json", "folder.json", "-", "x" * 300 + ".json"])
 def test_an_output_that_cannot_be_is_refused_before_the_work(
     run: Run, product: FakeProduct, trace: Path, tmp_path: Path, name: str
 ) -> None:
@@ -185,6 +189,8 @@ def test_a_bundle_prints_the_saved_diagnosis_in_any_format(
     product.failure = AssertionError("a bundle needs no trace")
     assert run("analyze", bundle).stdout == direct.stdout
     assert run("analyze", bundle, "--format", "json").stdout == as_json.stdout
+    for name in FORMATS:
+        assert run("analyze", bundle, "--format", name).exit_code == 0
     assert run("analyze", bundle, "--fail-on", "critical").exit_code == 1
 
 

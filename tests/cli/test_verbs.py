@@ -11,6 +11,7 @@ from dprankdiag import __version__
 from dprankdiag.cli.base import VERBS
 from dprankdiag.errors import InputError
 from tests.cli.conftest import CAUSES, FakeProduct
+from tests.conftest import ROOT
 
 Run = Callable[..., Result]
 
@@ -59,6 +60,19 @@ def test_help_imports_nothing_heavy() -> None:
         f"    print(sorted({heavy!r} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_page_of_text_needs_no_plotly() -> None:
+    program = (
+        "import sys\n"
+        "from dprankdiag.cli import main\n"
+        "try:\n"
+        "    main(['analyze', 'examples/healthy.sqlite'])\n"
+        "except SystemExit:\n"
+        "    print(sorted({'plotly', 'pandas', 'dash'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.golden.update import CAUSES, FOLDER, make_cause_pages, make_pages
+from tests.golden.update import BUNDLE_PAGE, CAUSES, FOLDER, make_bundle_page, make_cause_pages, make_pages
 
 PAGES = make_pages()
 CAUSE_PAGES = make_cause_pages()
@@ -19,3 +19,7 @@ def test_the_documented_page_of_a_cause_is_its_classifiers_page(name: str) -> No
 
 def test_no_page_is_left_of_a_cause_that_is_gone() -> None:
     assert {path.name for path in CAUSES.glob("*.md")} == set(CAUSE_PAGES)
+
+
+def test_the_documented_tables_of_a_bundle_are_those_declared() -> None:
+    assert BUNDLE_PAGE.read_text("utf-8") == make_bundle_page(), "if meant: python -m tests.golden.update"

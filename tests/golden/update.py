@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,14 +12,17 @@ from pathlib import Path
 
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.cli.base import load_cause_pages
+from dprankdiag.model import results
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views import causes, json, text
+from dprankdiag.views import causes, html, json, markdown, perfetto, text
 from tests import builders
+from tests.views.results import make_tables
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 README = ROOT / "README.md"
 CAUSES = ROOT / "docs" / "causes"
+BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
 
 DIAGNOSES: Mapping[str, Diagnosis] = {
     "findings": builders.diagnosis(),
@@ -28,11 +32,21 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
 
 _OUTPUT_BLOCK = re.compile(r"(<!-- output of: (?P<command>[^\n]+?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL)
 
+_SCRIPT = re.compile(
+    r"<script[^>]*>.*?</script>|(?<=<style>).*?(?=</style>)|(?<=script-src ).*?(?=; style-src)", re.DOTALL
+)
+"""What of a page is not looked at: scripts, their hashes, the figures' numbers, the style sheet."""
+
 
 def make_pages() -> dict[str, str]:
     """Render every golden page by file name."""
-    pages = {f"{name}.txt": text.render(diagnosis) for name, diagnosis in DIAGNOSES.items()}
-    pages["findings.json"] = json.render(DIAGNOSES["findings"])
+    pages = {f"{name}.txt": text.render(diagnosis, {}) for name, diagnosis in DIAGNOSES.items()}
+    pages |= {f"{name}.md": markdown.render(diagnosis, {}) for name, diagnosis in DIAGNOSES.items()}
+    pages["findings.perfetto.json"] = perfetto.render(DIAGNOSES["findings"], make_tables(3, 4, 1))
+    for name, diagnosis in DIAGNOSES.items():
+        tables = {} if name == "inconclusive" else make_tables()
+        pages[f"{name}.html"] = _SCRIPT.sub("...", html.render(diagnosis, tables)).replace("><", ">\n<")
+    pages["findings.json"] = json.render(DIAGNOSES["findings"], {})
     return pages
 
 
@@ -42,6 +56,19 @@ def make_cause_pages() -> dict[str, str]:
     return {
         f"{name}.md": causes.render_markdown(name, cause, pages.get(name, "")) for name, cause in load_causes().items()
     }
+
+
+def make_bundle_page() -> str:
+    """Describe the tables of a bundle for the documentation."""
+    head, _, words = (inspect.getdoc(results) or "").partition("\n\n")
+    lines = ["# Tables of a bundle", "", head, "", words]
+    for table in results.RESULT_TABLES:
+        lines += ["", f"## {table.name}", "", f"A row is {table.row_is}.", "", "| column | type | unit | meaning |"]
+        lines.append("|---|---|---|---|")
+        for column in table.columns:
+            dtype = "text" if column.dtype == "object" else column.dtype
+            lines.append(f"| `{column.name}` | {dtype} | {column.unit} | {column.meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def list_output_blocks(markdown: str) -> list[tuple[str, str]]:
@@ -69,10 +96,9 @@ def main() -> None:
     for name, content in make_cause_pages().items():
         CAUSES.mkdir(exist_ok=True)
         (CAUSES / name).write_text(content, "utf-8")
-    markdown = README.read_text("utf-8")
-    README.write_text(
-        _OUTPUT_BLOCK.sub(lambda found: found[1] + run_shown(found[2]).stdout + found[4], markdown), "utf-8"
-    )
+    BUNDLE_PAGE.write_text(make_bundle_page(), "utf-8")
+    shown = README.read_text("utf-8")
+    README.write_text(_OUTPUT_BLOCK.sub(lambda found: found[1] + run_shown(found[2]).stdout + found[4], shown), "utf-8")
 
 
 if __name__ == "__main__":

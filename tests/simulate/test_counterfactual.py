@@ -8,8 +8,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.grid import COMPONENTS, StepGrid
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.model.results import COMPONENTS
 from dprankdiag.simulate.counterfactual import (
     EXACT_CLAIMS,
     measure_hidden,

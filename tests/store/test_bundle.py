@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.errors import DamagedInput, InputError
-from dprankdiag.model.bundle import make_document
+from dprankdiag.model.bundle import make_document, publish_numbers
 from dprankdiag.model.schema import Columns
 from dprankdiag.store.bundle import is_bundle, load_bundle, pack_bundle, parse_diagnosis, save_bundle
 from dprankdiag.views import json, text
@@ -37,8 +37,21 @@ def test_a_bundle_returns_the_published_diagnosis(bundle: Path) -> None:
 
 def test_every_view_of_a_loaded_bundle_equals_the_view_of_the_saved_diagnosis(bundle: Path) -> None:
     diagnosis, _ = load_bundle(bundle)
-    assert text.render(diagnosis) == text.render(builders.diagnosis())
-    assert json.render(diagnosis) == json.render(builders.diagnosis())
+    assert text.render(diagnosis, {}) == text.render(builders.diagnosis(), {})
+    assert json.render(diagnosis, {}) == json.render(builders.diagnosis(), {})
+
+
+@pytest.mark.parametrize("ratio", [0.3749999999, 1 / 3, float("nan")])
+def test_numbers_are_rounded_before_anyone_sees_them(tmp_path: Path, ratio: float) -> None:
+    finding = builders.finding(
+        window_lost_ratio=ratio, interval=(ratio, np.float64(ratio)), lost_ns=np.int64(2**53 + 1)
+    )
+    shown = publish_numbers(builders.diagnosis(findings=(finding,)))
+    save_bundle(tmp_path / "x.dprank", shown, {})
+    loaded, _ = load_bundle(tmp_path / "x.dprank")
+    assert loaded.findings == shown.findings
+    assert text.render(loaded, {}) == text.render(shown, {})
+    assert make_document(shown) == make_document(builders.diagnosis(findings=(finding,)))
 
 
 def test_tables_come_back_with_their_types_and_values(bundle: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dprankdiag import __version__
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views.json import render
+from dprankdiag.views import json as view
 from tests import builders
 from tests.views.schema_check import list_errors
 
@@ -18,6 +18,10 @@ CASES = {
     "inconclusive": builders.undecided_diagnosis(),
     "layers": builders.diagnosis(findings=(builders.finding(layers=(0, 4), onset_ns=5, period_ns=7, who="group"),)),
 }
+
+
+def render(diagnosis: Diagnosis) -> str:
+    return view.render(diagnosis, {})
 
 
 def _parse(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -1,11 +1,17 @@
 import re
+from typing import Any
 
 import pytest
 
-from dprankdiag.views.text import render
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.views import text as view
 from tests import builders
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def render(diagnosis: Diagnosis, **options: Any) -> str:
+    return view.render(diagnosis, {}, **options)
 
 
 def test_the_headline_comes_first() -> None:

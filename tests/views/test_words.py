@@ -59,3 +59,22 @@ def test_hidden_characters_become_visible(text: str, expected: str) -> None:
 
 def test_line_feeds_may_be_kept() -> None:
     assert make_printable("a\n\x1bb", keep_lines=True) == "a\n\\x1bb"
+
+
+@pytest.mark.parametrize(
+    "advice, commands",
+    [
+        ("Spread the load.", []),
+        ("Record it: nsys profile -t cuda,nvtx --x=y.", ["nsys profile -t cuda,nvtx --x=y"]),
+        ("nsys profile -o t <serve> (node shows kernels)", ["nsys profile -o t <serve>"]),
+        ("dprankdiag kernels TRACE shows names; name them with --patterns", ["dprankdiag kernels TRACE", "--patterns"]),
+        ("vLLM (--enable-eplb --eplb-config '{\"n\": 1}'), or else", ["--enable-eplb", "--eplb-config '{\"n\": 1}'"]),
+        ("SGLANG_X_Y=1 (SGLang >= 0.5) or A_LONG_ONE=2 B_LONG_ONE=3 <serve>", None),
+        ("a low--high range and 2 -- 3", []),
+    ],
+)
+def test_what_can_be_typed_is_told_from_prose(advice: str, commands: list[str] | None) -> None:
+    pieces = words.split_commands(advice)
+    assert "".join(piece for piece, _ in pieces) == advice
+    found = [piece for piece, is_command in pieces if is_command]
+    assert found == (["SGLANG_X_Y=1", "A_LONG_ONE=2 B_LONG_ONE=3 <serve>"] if commands is None else commands)

@@ -1,1 +1,1 @@
-"""Table to plotly figure, shared by pages and screens."""
+"""Tables to plotly figures; each function draws one kind of figure, and the colours are the page's business."""

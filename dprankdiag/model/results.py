@@ -1,0 +1,151 @@
+"""The small tables of a bundle, on which views and joins rest when the recording is gone.
+
+`group` is the ordinal of the lockstep group in the diagnosis, `step` the ordinal of a step in its group, `kind` the
+ordinal of the kind of step in its group (0 is the most frequent), `position` the ordinal of a rank's own meeting in its
+step, and `rank` the rank's number. Times are ns, moments on the deployment's axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.model.schema import Column, Columns, Table
+
+WORK = ("attention", "expert", "probe", "other", "contention")
+"""What a rank is busy with: attention and KV writes, expert GEMMs, work equal on all ranks, other work, and how much
+longer all that took because collectives ran beside it."""
+
+IDLE = ("host", "rest")
+"""Idle time before the launch had returned, and all other idle time."""
+
+COMPONENTS = (*WORK, *IDLE)
+"""What a segment consists of; the parts add up to it."""
+
+_GROUP = Column("group", "int16", "id", "lockstep group")
+_STEP = Column("step", "int32", "id", "step of the group, in order of time")
+_KIND = Column("kind", "int16", "id", "kind of step")
+_POSITION = Column("position", "int32", "id", "meeting of the step")
+_RANK = Column("rank", "int32", "id", "rank number")
+_START = Column("start_ns", "int64", "ns", "start")
+_END = Column("end_ns", "int64", "ns", "end")
+_PARTS = (
+    *(Column(f"{name}_ns", "int64", "ns", f"{name} time between meetings") for name in COMPONENTS),
+    Column("wait_ns", "int64", "ns", "from the own arrival to the last one"),
+    Column("exit_ns", "int64", "ns", "end of the own call after the median end; may be negative"),
+    Column("transfer_ns", "int64", "ns", "from the last arrival to the median end"),
+)
+
+MEMBERS = Table(
+    "members",
+    "one rank of a lockstep group",
+    (_GROUP, _RANK, Column("engine", "object", "name", "engine as in the diagnosis; unique together with rank")),
+)
+
+KINDS = Table(
+    "kinds",
+    "one kind of step of a group",
+    (
+        _GROUP,
+        _KIND,
+        Column("name", "object", "name", "decode, prefill, mixed, ..."),
+        Column("steps", "int32", "count", "steps of that kind"),
+        Column("median_ns", "int64", "ns", "median length of such a step"),
+    ),
+)
+
+STEPS = Table("steps", "one step of a group", (_GROUP, _STEP, _KIND, _START, _END))
+
+RANK_STEPS = Table("rank_steps", "one rank's step, summed over its meetings", (_GROUP, _STEP, _RANK, *_PARTS))
+
+POSITIONS = Table(
+    "positions",
+    "one meeting of a kind of step",
+    (
+        _GROUP,
+        _KIND,
+        _POSITION,
+        Column("layer", "int32", "id", "gather-scatter pair, -1 before the first attention"),
+        Column("side", "object", "name", "pre (before the gather), post, both or none"),
+        Column("operation", "object", "name", "what the ranks meet for"),
+    ),
+)
+
+LAYERS = Table(
+    "layers",
+    "one rank's meeting of a kind of step, mean over the steps of that kind",
+    (_GROUP, _KIND, _POSITION, Column("layer", "int32", "id", "as in positions"), _RANK, *_PARTS),
+)
+
+ARRIVALS = Table(
+    "arrivals",
+    "one rank's lag behind the median arrival of its meetings, over all steps; negative is early",
+    (
+        _GROUP,
+        _RANK,
+        Column("meetings", "int64", "count", "meetings it took part in"),
+        Column("last", "int64", "count", "of them, those that it reached last"),
+        *(
+            Column(f"lag_p{percent:02d}_ns", "int64", "ns", f"{percent} per cent of its lags are at most so large")
+            for percent in (5, 25, 50, 75, 95)
+        ),
+        Column("lag_max_ns", "int64", "ns", "its largest lag"),
+    ),
+)
+
+WORST_STEPS = Table(
+    "worst_steps",
+    "the worst step of a group: the longest mean wait against the median length of its kind of step",
+    (
+        _GROUP,
+        _STEP,
+        _KIND,
+        Column("wait_ns", "int64", "ns", "mean over the ranks of what they wait in it"),
+        Column("median_ns", "int64", "ns", "median length of its kind of step"),
+    ),
+)
+
+WORST_MEETINGS = Table(
+    "worst_meetings",
+    "one rank's meeting in the worst step, with the segment before it: start <= arrival <= arrival + wait <= end",
+    (
+        _GROUP,
+        _POSITION,
+        _RANK,
+        _START,
+        Column("arrival_ns", "int64", "ns", "moment at which its segment ends and its call begins"),
+        Column("wait_ns", "int64", "ns", "from its arrival to the last one"),
+        Column("end_ns", "int64", "ns", "end of its call; what follows the wait is transfer"),
+        Column("work_ns", "int64", "ns", "work in its segment; the rest of the segment is idle"),
+        Column("last_rank", "int32", "id", "rank that came last to the meeting; -1 if unknown", nullable=True),
+    ),
+)
+
+RESULT_TABLES = (
+    MEMBERS,
+    KINDS,
+    STEPS,
+    RANK_STEPS,
+    POSITIONS,
+    LAYERS,
+    ARRIVALS,
+    WORST_STEPS,
+    WORST_MEETINGS,
+)
+
+
+def find_table(tables: Mapping[str, Mapping[str, np.ndarray[Any, Any]]], table: Table) -> Columns | None:
+    """Return the declared columns of a saved table; None if the table or a column of it was not saved.
+
+    Columns that a newer version added are left out.
+
+    Raises:
+        TableError: a column is of another kind of dtype or of another length.
+    """
+    saved = tables.get(table.name, {})
+    names = [column.name for column in table.columns]
+    if any(name not in saved for name in names):
+        return None
+    return table.check({name: saved[name] for name in names})
