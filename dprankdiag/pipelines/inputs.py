@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.sources import Reading, Source
+from dprankdiag.model.wait_matrix import WaitMatrix
+from dprankdiag.readers.flight_recorder import FLIGHT_RECORDER, FlightRecorderReader
 from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
-from dprankdiag.readers.sniff import sniff
+from dprankdiag.readers.sniff import NSYS_SQLITE, sniff
+from dprankdiag.readers.wait_matrix import WAIT_MATRIX, WaitMatrixReader
+
+Readable = Reading | WaitMatrix | FlightDump
+_READERS: Mapping[str, Callable[[Path], Readable]] = {
+    NSYS_SQLITE: lambda path: NsysSqliteReader().read(path),
+    WAIT_MATRIX: lambda path: WaitMatrixReader().read(path),
+    FLIGHT_RECORDER: lambda path: FlightRecorderReader().read(path),
+}
+"""How each kind that `sniff` tells is read."""
 
 Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What could be read, and what could not."""
+    """What could be read, by kind and in the order given, and what could not."""
 
     readings: tuple[Reading, ...]
     unusable: tuple[Source, ...]
+    matrices: tuple[WaitMatrix, ...] = ()
+    dumps: tuple[FlightDump, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
@@ -34,9 +48,9 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
     Raises:
         UsageError: a path does not exist.
-        InputError: a named file is no trace, or nothing could be read.
+        InputError: a named file is of no known kind, or nothing could be read.
     """
-    readings: list[Reading] = []
+    readable: list[Readable] = []
     unusable: list[Source] = []
     first: InputError | None = None
     files = _list_files(paths)
@@ -45,27 +59,39 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
         for number, ((path, named), result) in enumerate(zip(files, results, strict=True)):
             if progress is not None:
                 progress(f"read {path.name}", (number + 1) / len(files))
-            if isinstance(result, Reading):
-                readings.append(result)
+            if not isinstance(result, (InputError, UsageError)):
+                readable.append(result)
             elif isinstance(result, DamagedInput):
                 first = first or result
-                unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(result),)))
+                unusable.append(Source(str(path), _guess_kind(path), "unused", warnings=(str(result),)))
             elif named:
                 pool.shutdown(cancel_futures=True)
                 raise result
             else:
                 first = first or (result if isinstance(result, InputError) else None)
                 unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(result),)))
-    if not readings:
+    if not readable:
         raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")
-    return Inputs(tuple(readings), tuple(unusable))
+    return Inputs(
+        tuple(item for item in readable if isinstance(item, Reading)),
+        tuple(unusable),
+        tuple(item for item in readable if isinstance(item, WaitMatrix)),
+        tuple(item for item in readable if isinstance(item, FlightDump)),
+    )
 
 
-def _try_reading(path: Path) -> Reading | InputError | UsageError:
+def _guess_kind(path: Path) -> str:
+    """Say what a damaged file was meant to be; most are exports cut short."""
+    try:
+        return sniff(path)
+    except (InputError, UsageError):
+        return NSYS_SQLITE
+
+
+def _try_reading(path: Path) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
-        sniff(path)
-        return NsysSqliteReader().read(path)
+        return _READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
 

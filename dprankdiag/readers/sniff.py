@@ -9,9 +9,11 @@ from pathlib import Path
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.readers.file_kinds import describe_content
 from dprankdiag.readers.nsys_database import list_tables
+from dprankdiag.readers.text_kinds import sniff_text
 
 NSYS_SQLITE = "nsys-sqlite"
 _EXPECTED = "expected an Nsight Systems SQLite export"
+_EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
@@ -30,7 +32,7 @@ _NSYS_TABLES = (
 
 
 def sniff(path: Path) -> str:
-    """Return the kind of input that a file is: "nsys-sqlite".
+    """Return the kind of input that a file is: "nsys-sqlite", "wait-matrix" or "flight-recorder".
 
     Never blocks: anything but a regular file is refused before it is opened.
 
@@ -44,8 +46,10 @@ def sniff(path: Path) -> str:
     if size == 0:
         raise DamagedInput(f"empty file (0 bytes), {_EXPECTED}", where=str(path), mend="export or copy it again")
     if not _MAGIC.startswith(head[: len(_MAGIC)]):
+        if (kind := sniff_text(path, head, size)) is not None:
+            return kind
         what, mend = describe_content(path, head)
-        raise InputError(f"{what}, {_EXPECTED}", where=str(path), mend=mend)
+        raise InputError(f"{what}, {_EXPECTED_ANY}", where=str(path), mend=mend)
     _check_journal(path)
     _check_whole(path, head, size)
     return _judge_tables(path, list_tables(path))

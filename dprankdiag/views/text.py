@@ -51,7 +51,7 @@ def _write_verdict(page: Page, diagnosis: Diagnosis) -> None:
         facts.append(f"{format_ratio(diagnosis.lost.ratio)} of the time lost")
     page.add_line("status: ", diagnosis.status, "".join(f" | {fact}" for fact in facts if fact))
     explanation = _NO_FINDING[diagnosis.status]
-    if explanation:
+    if explanation and not diagnosis.findings:
         page.add_line(explanation)
 
 
