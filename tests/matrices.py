@@ -16,7 +16,7 @@ from dprankdiag.model.sources import Source
 from dprankdiag.model.wait_matrix import WaitMatrix
 from dprankdiag.readers.base import Array
 
-SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64)
+SIZES = (4, 6, 8, 12, 16, 24, 32)
 
 TWO_NODES = np.array(
     [
@@ -76,7 +76,7 @@ def name_culprits(seen: WaitView) -> dict[str, set[object]]:
 def draw_healthy(draw: np.random.Generator) -> tuple[Array, str]:
     """Draw a matrix in which no rank is at fault, and say what it is like.
 
-    Sizes 4 to 64; cells scatter by 3 to 50 % (normal logarithms), up to threefold ("wide"), evenly between 10 and 20,
+    Sizes 4 to 32; cells scatter by 3 to 50 % (normal logarithms), up to threefold ("wide"), evenly between 10 and 20,
     with one cell in thirty up to four times the rest ("spiky"), or are small counts; lines differ by up to 10 %; half
     have nodes up to 1,300 times as far as neighbours, some lack pairs or rows.
     """

@@ -149,8 +149,7 @@ def judge_waits(matrix: WaitMatrix) -> WaitView:
     logs = _square(matrix, ranks)
     if reason := _check(logs):
         return WaitView(ranks, reason=reason)
-    noise = cell_noise(logs)
-    blocks = find_blocks(logs, noise)
+    blocks = find_blocks(logs)
     table = logs - blocks.levels
     noise = _widen(cell_noise(table), table)
     search = _start(table, blocks, noise)
