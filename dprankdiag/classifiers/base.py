@@ -217,8 +217,8 @@ def count_ranks(ranks: Sequence[int]) -> str:
 
 
 def times(ratio: float) -> str:
-    """Write a factor with three significant digits, large ones in full: ``2.45 ×``, ``4211 ×``."""
-    return f"{ratio:.3g} ×" if ratio < 1000 else f"{ratio:.0f} ×"
+    """Write a factor with three significant digits, whole where it is large: ``2.45 ×``, ``4211 ×``, ``2e+09 ×``."""
+    return f"{ratio:.0f} ×" if 1000 <= ratio < 1e6 else f"{ratio:.3g} ×"
 
 
 def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because: str) -> Iterator[Claim | Abstention]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dprankdiag.model.diagnosis import Abstention, Diagnosis, Lost, Status
@@ -65,8 +65,16 @@ def join_kinds(traces: Diagnosis | None, others: Sequence[Diagnosis], unusable: 
         ranks=tuple({(rank.engine, rank.rank): rank for part in reversed(parts) for rank in part.ranks}.values()),
         findings=tuple(replace(finding, id=f"f{number}") for number, finding in enumerate(findings, 1)),
         abstentions=tuple(told.values()),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        notes=tuple(dict.fromkeys((*(note for part in parts for note in part.notes), *_note_strangers(parts)))),
     )
+
+
+def _note_strangers(parts: Sequence[Diagnosis]) -> Iterator[str]:
+    """Say where inputs speak of different ranks: they may be of different deployments."""
+    numbers = [{rank.rank for rank in part.ranks} for part in parts if part.ranks]
+    if any(one != numbers[0] for one in numbers):
+        sizes = " and ".join(str(size) for size in sorted({len(one) for one in numbers}))
+        yield f"inputs of {sizes} ranks are told together although they do not speak of the same ranks"
 
 
 def _still_open(part: Diagnosis, traces: Diagnosis | None) -> tuple[Abstention, ...]:

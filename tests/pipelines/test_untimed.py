@@ -183,6 +183,16 @@ def test_an_even_trace_stays_healthy_beside_an_even_matrix_and_not_beside_a_hang
     assert hung.time.steps > 0
 
 
+def test_inputs_of_different_ranks_are_told_to_be_so(tmp_path: Path) -> None:
+    waits = write_matrix(even(6), tmp_path / "waits.csv")
+    notes = diagnose([waits, *write_dumps(absent_at(3), tmp_path)]).diagnosis.notes
+    assert [note for note in notes if "do not speak of the same ranks" in note] == [
+        "inputs of 6 and 8 ranks are told together although they do not speak of the same ranks"
+    ]
+    same = diagnose([write_matrix(even(8), tmp_path / "same.csv"), *write_dumps(absent_at(3), tmp_path)])
+    assert not any("same ranks" in note for note in same.diagnosis.notes)
+
+
 def test_a_matrix_and_dumps_are_told_together(tmp_path: Path) -> None:
     waits = even()
     waits[3, 4] = 9000
