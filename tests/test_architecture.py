@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dprankdiag
 from dprankdiag.catalog.causes import load_causes
-from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers import ALL, BY_WAITS, PAGES
 from dprankdiag.cli.base import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_every_module_can_be_imported() -> None:
 
 
 def test_each_classifier_is_a_page_of_four_parts_in_order() -> None:
-    for classifier in ALL:
+    for classifier in PAGES:
         page = inspect.getdoc(type(classifier)) or ""
         places = [page.find(part) for part in PAGE_PARTS]
         assert -1 not in places, f"{classifier.cause} lacks {PAGE_PARTS[places.index(-1)]}"
@@ -40,12 +40,16 @@ def test_each_classifier_is_a_page_of_four_parts_in_order() -> None:
 
 
 def test_each_cause_that_can_be_claimed_is_in_the_catalogue() -> None:
-    assert {classifier.cause for classifier in ALL} <= set(load_causes())
+    assert {classifier.cause for classifier in PAGES} <= set(load_causes())
 
 
 def test_no_two_classifiers_share_a_cause() -> None:
-    causes = [classifier.cause for classifier in ALL]
+    causes = [classifier.cause for classifier in PAGES]
     assert len(causes) == len(set(causes))
+
+
+def test_what_judges_matrices_has_its_page_as_a_judge_of_traces() -> None:
+    assert {type(classifier) for classifier in BY_WAITS} <= {type(classifier) for classifier in ALL}
 
 
 def test_each_verb_has_its_own_file() -> None:

@@ -1,6 +1,6 @@
 """Observations to claims: one file a cause, whose docstring is its user page."""
 
-from dprankdiag.classifiers.base import Classifier
+from dprankdiag.classifiers.base import Classifier, DumpClassifier, WaitClassifier
 from dprankdiag.classifiers.communication_fabric import CommunicationFabric
 from dprankdiag.classifiers.load_context import LoadContext
 from dprankdiag.classifiers.load_idle import LoadIdle
@@ -11,6 +11,7 @@ from dprankdiag.classifiers.single_point_gpu import SinglePointGpu
 from dprankdiag.classifiers.single_point_host import SinglePointHost
 from dprankdiag.classifiers.single_point_link import SinglePointLink
 from dprankdiag.classifiers.single_point_unknown import SinglePointUnknown
+from dprankdiag.classifiers.stall_absent import StallAbsent
 from dprankdiag.classifiers.structural_dispatch import StructuralDispatch
 from dprankdiag.classifiers.structural_expert import StructuralExpert
 from dprankdiag.classifiers.unclassified_late import UnclassifiedLate
@@ -32,4 +33,13 @@ ALL: tuple[Classifier, ...] = (
     UniformSlow(),
     UnclassifiedLate(),
 )
-"""Every classifier, in the order of reasoning: the rank itself, its load, the layout, the fabric, the rest."""
+"""Every classifier that judges traces, in the order of reasoning: a rank, its load, layout, fabric, the rest."""
+
+BY_WAITS: tuple[WaitClassifier, ...] = (SinglePointUnknown(), SinglePointLink())
+"""Every classifier that judges a receive-wait matrix."""
+
+BY_DUMPS: tuple[DumpClassifier, ...] = (StallAbsent(),)
+"""Every classifier that judges Flight Recorder dumps."""
+
+PAGES: tuple[Classifier | DumpClassifier, ...] = (*ALL, *BY_DUMPS)
+"""One classifier a cause, whatever it judges by; its docstring is the cause's page."""

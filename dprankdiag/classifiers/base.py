@@ -7,13 +7,15 @@ from typing import Protocol
 
 import numpy as np
 
+from dprankdiag.analysis.absences import FlightView
+from dprankdiag.analysis.awaited import Line, WaitView
 from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
-from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.model.claims import Claim, Undo, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 from dprankdiag.units import format_ns, format_ratio
 
@@ -31,6 +33,32 @@ class Classifier(Protocol):
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Yield a claim for every fault seen, or an abstention that says why the cause cannot be judged."""
+        ...
+
+
+class WaitClassifier(Protocol):
+    """Judges one cause by a receive-wait matrix."""
+
+    @property
+    def cause(self) -> str:
+        """The cause, as `class.name`."""
+        ...
+
+    def judge_waits(self, seen: WaitView) -> Iterator[UntimedClaim]:
+        """Yield a claim for every fault seen; what a matrix cannot show is in the catalogue of inputs."""
+        ...
+
+
+class DumpClassifier(Protocol):
+    """Judges one cause by Flight Recorder dumps."""
+
+    @property
+    def cause(self) -> str:
+        """The cause, as `class.name`."""
+        ...
+
+    def judge_dumps(self, seen: FlightView) -> Iterator[UntimedClaim | Abstention]:
+        """Yield a claim, or an abstention where somebody waits and nobody can be named; nothing if nobody waits."""
         ...
 
 
@@ -145,6 +173,52 @@ def unseen_member(seen: Observations) -> str | None:
         return None
     missing = ", ".join(str(rank) for rank in seen.abilities.missing_ranks)
     return f"rank {missing} was not recorded: the slowest member may be the one that is not seen"
+
+
+def line_evidence(line: Line, n_ranks: int) -> list[Evidence]:
+    """Say how far a line of a wait matrix stands out, who sees it, and how the rank itself waits."""
+    seen_by = {"all": "ranks", "near": "ranks of its node", "far": "ranks of other nodes"}[line.scope]
+    found = [
+        Evidence(
+            "wait_ratio", line.ratio, "ratio", f"{times(line.ratio)} the waits of the other ranks", 1.0, line.voters
+        ),
+        Evidence(
+            "agreeing_share",
+            line.agreeing,
+            "ratio",
+            f"{format_ratio(line.agreeing)} of {line.voters} {seen_by} asked see it",
+            None,
+            line.voters,
+        ),
+    ]
+    if line.own_ratio is not None:
+        flat = "stands out too" if line.own_high else "is even"
+        text = f"its own row {flat}: {times(line.own_ratio)} the waits of the others"
+        found.append(Evidence("own_row_ratio", line.own_ratio, "ratio", text, 1.0, n_ranks - 1))
+    return found
+
+
+def name_numbers(ranks: Sequence[int]) -> str:
+    """Name ranks by number, runs of more than two joined: ``rank 3``, ``ranks 0-11, 14``."""
+    parts: list[str] = []
+    ordered = sorted(ranks)
+    first = 0
+    for position, rank in enumerate(ordered):
+        if position + 1 == len(ordered) or ordered[position + 1] != rank + 1:
+            run = ordered[first : position + 1]
+            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(number) for number in run]
+            first = position + 1
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}"
+
+
+def count_ranks(ranks: Sequence[int]) -> str:
+    """Write how many ranks, or which where it is one: ``rank 3``, ``7 ranks``."""
+    return name_numbers(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"
+
+
+def times(ratio: float) -> str:
+    """Write a factor with three significant digits, whole where it is large: ``2.45 ×``, ``4211 ×``, ``2e+09 ×``."""
+    return f"{ratio:.0f} ×" if 1000 <= ratio < 1e6 else f"{ratio:.3g} ×"
 
 
 def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because: str) -> Iterator[Claim | Abstention]:

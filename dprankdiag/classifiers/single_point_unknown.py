@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.awaited import WaitView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import members, scale, unseen_member, waiting_evidence, when_of, who_of
-from dprankdiag.model.claims import Claim
+from dprankdiag.classifiers.base import (
+    line_evidence,
+    members,
+    scale,
+    times,
+    unseen_member,
+    waiting_evidence,
+    when_of,
+    who_of,
+)
+from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
 
@@ -23,6 +33,10 @@ class SinglePointUnknown:
 
     *How we tell it apart*: work before the gather follows requests, work after it follows routing; both rising
     together points at the rank itself. A kernel of equal work would prove it, and none was found.
+
+    In a receive-wait matrix a rank that everyone waits for, and whose own waits are even, is late and not badly
+    connected; a rank that itself waits long for everyone receives slowly, or comes early. Which of these, and why, no
+    matrix tells.
 
     *What to do*: check clocks, throttle reasons and a second process on that GPU; name the unknown kernels with a
     pattern file so that equal work can be compared.
@@ -66,4 +80,40 @@ class SinglePointUnknown:
                 ),
                 tuple(scale(seen, name, factor) for name in ("attention", "expert", "other")),
                 standout.support,
+            )
+
+    def judge_waits(self, seen: WaitView) -> Iterator[UntimedClaim]:
+        """Claim ranks that everyone waits for, and ranks that wait for everyone."""
+        for line in seen.awaited:
+            if line.scope == "far" or line.own_high:
+                continue
+            rank = seen.ranks[line.rank]
+            others = "the ranks of its node wait" if line.scope == "near" else "every other rank waits"
+            yield UntimedClaim(
+                self.cause,
+                (rank,),
+                "one",
+                f"rank {rank}: {others} {times(line.ratio)} as long for it as for the others: it comes late",
+                tuple(line_evidence(line, len(seen.ranks))),
+                (
+                    Alternative("load.unknown", "more work before the exchange on that rank (counters or a trace)"),
+                    Alternative("single_point.link", "its own waits long as well, or only other nodes waiting for it"),
+                ),
+                line.support,
+            )
+        for line in seen.waiting:
+            rank = seen.ranks[line.rank]
+            yield UntimedClaim(
+                self.cause,
+                (rank,),
+                "one",
+                f"rank {rank}: waits {times(line.ratio)} as long for the others as they do for each other: it receives "
+                "slowly, or comes early",
+                tuple(line_evidence(line, len(seen.ranks))),
+                (
+                    Alternative("structural.dispatch", "waits that grow with the tokens it receives"),
+                    Alternative("single_point.link", "slow transfers of that rank in every operation"),
+                    Alternative("load.idle", "little or no work on that rank, so that it comes first"),
+                ),
+                line.support,
             )

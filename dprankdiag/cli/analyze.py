@@ -69,7 +69,11 @@ class Window(click.ParamType[tuple[float, float]]):
 @click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
-    """Diagnose Nsight Systems SQLite exports (one or many files, or folders), or print a .dprank bundle again."""
+    """Diagnose recordings, or print a .dprank bundle again.
+
+    PATH is a file or folder: Nsight Systems SQLite exports, a receive-wait matrix (CSV), or Flight Recorder dumps of
+    all ranks (JSON); any mix of one deployment.
+    """
     paths: Sequence[Path] = given["paths"]
     _check_inputs(given)
     check_outputs(given["outputs"], [*paths, *(given[name] for name in ("rank_map", "patterns") if given[name])])

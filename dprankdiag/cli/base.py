@@ -56,9 +56,9 @@ def load_cause_pages() -> Mapping[str, str]:
     """Load the page of each cause that has a classifier: its docstring."""
     import inspect
 
-    from dprankdiag.classifiers import ALL
+    from dprankdiag.classifiers import PAGES
 
-    return {classifier.cause: inspect.getdoc(type(classifier)) or "" for classifier in ALL}
+    return {classifier.cause: inspect.getdoc(type(classifier)) or "" for classifier in PAGES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,3 +59,23 @@ class Claim:
     proof: tuple[Undo, ...] = ()
     loss_known: bool = True
     spread_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UntimedClaim:
+    """A cause claimed from an input without steps: nothing can be replayed, so the price stays null.
+
+    Attributes:
+        ranks: rank numbers as the input has them, ascending (a pair: waiting and awaited).
+        support: how sure it is, 0 to 1.
+        span_ns: first and last moment it covers, UTC; None where the input has no clock.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    who: Who
+    summary: str
+    evidence: tuple[Evidence, ...]
+    alternatives: tuple[Alternative, ...]
+    support: float
+    span_ns: tuple[int, int] | None = None

@@ -15,18 +15,20 @@ from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.classifiers import ALL
-from dprankdiag.errors import UsageError
+from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import read_inputs
-from dprankdiag.pipelines.join import join_diagnoses
+from dprankdiag.pipelines.join import join_diagnoses, join_kinds
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.verdict import Part, conclude
+from dprankdiag.pipelines.waits import diagnose_waits
 from dprankdiag.readers.gather import gather
 from dprankdiag.readers.rank_map import parse_rank_map
 from dprankdiag.units import NS_PER_S
@@ -85,8 +87,13 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
     inputs = read_inputs(paths, progress, options.jobs)
+    if not inputs.readings and options.window is not None:
+        raise UsageError("no input has a time axis to cut", where="--window", mend="leave it out")
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
     unusable = inputs.unusable
+    others = [diagnose_waits(matrix) for matrix in inputs.matrices]
+    if inputs.dumps:
+        others.append(diagnose_dumps(inputs.dumps, options.expect_ranks, rank_map))
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
     groups: list[Sequence[Observations]] = []
@@ -104,7 +111,8 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
         groups.append(observed.groups)
-    return Outcome(publish_numbers(join_diagnoses(diagnoses, unusable)), tabulate(groups))
+    by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
+    return Outcome(publish_numbers(join_kinds(by_trace, others, unusable)), tabulate(groups))
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
@@ -161,7 +169,12 @@ def list_kernels(path: Path, patterns: Path | None = None) -> list[KernelRow]:
     """
     catalog = load_kernels(patterns)
     listed: list[KernelRow] = []
-    for trace in gather(read_inputs([path]).readings):
+    readings = read_inputs([path]).readings
+    if not readings:
+        raise InputError(
+            "holds no kernels, expected a trace", where=str(path), mend="dprankdiag analyze PATH judges it"
+        )
+    for trace in gather(readings):
         kernels = trace.tables["kernels"]
         duration = kernels["end_ns"] - kernels["start_ns"]
         n_names = len(trace.names.kernel_names)

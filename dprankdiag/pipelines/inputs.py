@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.sources import Reading, Source
-from dprankdiag.readers import nsys_sqlite, torch_json
-from dprankdiag.readers.sniff import NSYS_SQLITE, TORCH_JSON, sniff
+from dprankdiag.model.wait_matrix import WaitMatrix
+from dprankdiag.readers.flight_recorder import FlightRecorderReader
+from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
+from dprankdiag.readers.sniff import NSYS_SQLITE, sniff
+from dprankdiag.readers.torch_json import TorchJsonReader
+from dprankdiag.readers.wait_matrix import WaitMatrixReader
+
+Readable = Reading | WaitMatrix | FlightDump
+READERS: Mapping[str, Callable[[Path], Readable]] = {
+    NsysSqliteReader.kind: NsysSqliteReader().read,
+    TorchJsonReader.kind: TorchJsonReader().read,
+    WaitMatrixReader.kind: WaitMatrixReader().read,
+    FlightRecorderReader.kind: FlightRecorderReader().read,
+}
+"""How each kind that `sniff` tells is read."""
 
 Progress = Callable[[str, float | None], None]
-
-READERS: dict[str, Callable[[Path], Reading]] = {NSYS_SQLITE: nsys_sqlite.read, TORCH_JSON: torch_json.read}
-"""What reads each kind of input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What could be read, and what could not."""
+    """What could be read, by kind and in the order given, and what could not."""
 
     readings: tuple[Reading, ...]
     unusable: tuple[Source, ...]
+    matrices: tuple[WaitMatrix, ...] = ()
+    dumps: tuple[FlightDump, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
@@ -37,9 +50,9 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
     Raises:
         UsageError: a path does not exist.
-        InputError: a named file is no trace, or nothing could be read.
+        InputError: a named file is of no known kind, or nothing could be read.
     """
-    readings: list[Reading] = []
+    readable: list[Readable] = []
     unusable: list[Source] = []
     first: InputError | None = None
     files = _list_files(paths)
@@ -48,23 +61,36 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
         for number, ((path, named), result) in enumerate(zip(files, results, strict=True)):
             if progress is not None:
                 progress(f"read {path.name}", (number + 1) / len(files))
-            if isinstance(result, Reading):
-                readings.append(result)
+            if not isinstance(result, (InputError, UsageError)):
+                readable.append(result)
             elif isinstance(result, DamagedInput):
                 first = first or result
-                unusable.append(Source(str(path), "nsys-sqlite", "unused", warnings=(str(result),)))
+                unusable.append(Source(str(path), _guess_kind(path), "unused", warnings=(str(result),)))
             elif named:
                 pool.shutdown(cancel_futures=True)
                 raise result
             else:
                 first = first or (result if isinstance(result, InputError) else None)
                 unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(result),)))
-    if not readings:
+    if not readable:
         raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")
-    return Inputs(tuple(readings), tuple(unusable))
+    return Inputs(
+        tuple(item for item in readable if isinstance(item, Reading)),
+        tuple(unusable),
+        tuple(item for item in readable if isinstance(item, WaitMatrix)),
+        tuple(item for item in readable if isinstance(item, FlightDump)),
+    )
 
 
-def _try_reading(path: Path) -> Reading | InputError | UsageError:
+def _guess_kind(path: Path) -> str:
+    """Say what a damaged file was meant to be; most are exports cut short."""
+    try:
+        return sniff(path)
+    except (InputError, UsageError):
+        return NSYS_SQLITE
+
+
+def _try_reading(path: Path) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
         return READERS[sniff(path)](path)

@@ -17,6 +17,12 @@ _SIGNATURES = (
     (b"** This file contains an SQLite", "a SQLite recovery file", "export it again"),
     (b"\x7fELF", "a program", ""),
 )
+_PICKLE = (
+    "a Python pickle, which may run code when read",
+    "write the dump as JSON: torch._C._distributed_c10d._dump_nccl_trace_json",
+)
+"""What PyTorch writes by itself; it is never unpickled."""
+
 _REPORTS = {
     ".nsys-rep": "an Nsight Systems report",
     ".qdrep": "an Nsight Systems report (old format)",
@@ -39,6 +45,8 @@ def describe_content(path: Path, head: bytes) -> tuple[str, str]:
     for signature, what, mend in _SIGNATURES:
         if head.startswith(signature):
             return what, mend.format(file=file)
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return _PICKLE
     if head[257:262] == b"ustar":
         return "a tar archive", f"tar -xf {file}"
     return _describe_text(head)

@@ -9,10 +9,12 @@ from pathlib import Path
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.readers.file_kinds import describe_content, is_torch_trace
 from dprankdiag.readers.nsys_database import list_tables
+from dprankdiag.readers.text_kinds import sniff_text
 
 NSYS_SQLITE = "nsys-sqlite"
 TORCH_JSON = "torch-json"
 _EXPECTED = "expected an Nsight Systems SQLite export or a torch profiler trace"
+_EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
@@ -31,7 +33,7 @@ _NSYS_TABLES = (
 
 
 def sniff(path: Path) -> str:
-    """Return the kind of input that a file is: "nsys-sqlite" or "torch-json".
+    """Return the kind of input that a file is: "nsys-sqlite", "torch-json", "wait-matrix" or "flight-recorder".
 
     Never blocks: anything but a regular file is refused before it is opened.
 
@@ -47,8 +49,10 @@ def sniff(path: Path) -> str:
     if is_torch_trace(head):
         return TORCH_JSON
     if not _MAGIC.startswith(head[: len(_MAGIC)]):
+        if (kind := sniff_text(path, head, size)) is not None:
+            return kind
         what, mend = describe_content(path, head)
-        raise InputError(f"{what}, {_EXPECTED}", where=str(path), mend=mend)
+        raise InputError(f"{what}, {_EXPECTED_ANY}", where=str(path), mend=mend)
     _check_journal(path)
     _check_whole(path, head, size)
     return _judge_tables(path, list_tables(path))

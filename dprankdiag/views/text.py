@@ -36,7 +36,7 @@ def _write_verdict(page: Page, diagnosis: Diagnosis) -> None:
     page.add_line(diagnosis.headline or "No headline.", style="bold")
     page.add_line("status: ", diagnosis.status, "".join(f" | {fact}" for fact in words.list_facts(diagnosis)))
     explanation = words.STATUS_MEANING[diagnosis.status]
-    if explanation:
+    if explanation and not diagnosis.findings:
         page.add_line(explanation)
 
 

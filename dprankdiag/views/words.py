@@ -92,7 +92,9 @@ def format_window(window: TimeWindow, origin_ns: int | None) -> str:
 
 def describe_pattern(finding: Finding, origin_ns: int | None) -> str:
     """Say who it is and when it happens."""
-    parts = [f"{_WHO[finding.who]}, {_WHEN[finding.when]}", format_window(finding.window, origin_ns)]
+    parts = [f"{_WHO[finding.who]}, {_WHEN[finding.when]}"]
+    if finding.window.end_ns > finding.window.start_ns:
+        parts.append(format_window(finding.window, origin_ns))
     if finding.onset_ns is not None:
         parts.append(f"began at {format_seconds(finding.onset_ns, origin_ns)}")
     if finding.period_ns is not None:

@@ -1,7 +1,8 @@
 """Turn a case, as written in a file, into a world or into steps; diagnose it and hold the answer against the case.
 
-A case has a `world` (fields of `World`; faults by name with their arguments) or `steps` (what is uneven in hand-made
-steps), and says what must be claimed, that nothing of the cause may be, or for which reason it must not be judged.
+A case has a `world` (fields of `World`; faults by name with their arguments), `steps` (what is uneven in hand-made
+steps) or `dumps` (how far each rank got in each process group), and says what must be claimed, that nothing of the
+cause may be, or for which reason it must not be judged.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dprankdiag.harness.worlds import World
 from dprankdiag.model.claims import Claim
 from dprankdiag.pipelines.diagnose import Options, diagnose
 from tests.analysis.builders import Array, annotate, observe_steps
+from tests.flights import build_dumps, write_dumps
 
 SMALL = {"ranks": 8, "steps": 40, "layers": 3, "seed": 5}
 KINDS = ("fires", "silent", "abstains")
@@ -103,6 +105,8 @@ def answer_case(case: Case, folder: Path) -> Answer:
     """Diagnose what a case describes."""
     if "world" in case.body:
         return _answer_world(case.body, folder)
+    if "dumps" in case.body:
+        return _answer_paths(write_dumps(build_dumps(case.body["dumps"]), folder), case.body)
     return _answer_steps(build_steps(case.body["steps"]))
 
 
@@ -114,6 +118,10 @@ def _answer_world(body: Mapping[str, Any], folder: Path) -> Answer:
     for table in body.get("without_tables", ()):
         for path in paths:
             _drop_table(path, table)
+    return _answer_paths(paths, body)
+
+
+def _answer_paths(paths: Sequence[Path], body: Mapping[str, Any]) -> Answer:
     diagnosis = diagnose(paths, Options(**body.get("options", {}))).diagnosis
     said = tuple(Said(item.cause, item.ranks, item.who, item.when) for item in diagnosis.findings)
     return Answer(said, {item.cause: (item.reason,) for item in diagnosis.abstentions})

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers import PAGES
 from tests.cases.runner import Case, answer_case, load_cases
 
 FOLDER = Path(__file__).parent
 CASES = load_cases(FOLDER)
-CAUSES = [classifier.cause for classifier in ALL]
+CAUSES = [classifier.cause for classifier in PAGES]
 
 
 def test_every_cause_has_a_file_of_its_own_named_after_it() -> None:

@@ -11,6 +11,7 @@ def test_every_cause_is_judged_for_every_input() -> None:
     assert set(ABILITIES) == set(load_causes())
     assert list(load_inputs()) == [
         "trace-kernels", "trace-kernels-calls", "trace-nvtx", "trace-graph", "metrics", "ledger",
+        "matrix", "flight-recorder",
     ]  # fmt: skip
     assert all(list(row) == list(load_inputs()) for row in ABILITIES.values())
 

@@ -10,11 +10,14 @@ import pytest
 
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
+    count_ranks,
     even_out,
     lift_off,
+    name_numbers,
     period_of,
     ranks_of,
     scale,
+    times,
     unseen_member,
     waiting_evidence,
     when_of,
@@ -137,3 +140,27 @@ def test_a_member_that_was_not_recorded_is_named() -> None:
     assert unseen_member(seen) is None
     missing = replace(seen, abilities=replace(seen.abilities, missing_ranks=(8, 9)))
     assert "rank 8, 9 was not recorded" in (unseen_member(missing) or "")
+
+
+@pytest.mark.parametrize(
+    "ranks, text",
+    [
+        ((3,), "rank 3"),
+        ((1, 2), "ranks 1, 2"),
+        ((2, 1, 0, 7), "ranks 0-2, 7"),
+        ((*range(12), 14, 15, 16), "ranks 0-11, 14-16"),
+    ],
+)
+def test_runs_of_rank_numbers_are_joined(ranks: tuple[int, ...], text: str) -> None:
+    assert name_numbers(ranks) == text
+
+
+def test_one_rank_is_named_and_several_are_counted() -> None:
+    assert (count_ranks((3,)), count_ranks((1, 2, 3))) == ("rank 3", "3 ranks")
+
+
+@pytest.mark.parametrize(
+    "ratio, text", [(2.449, "2.45 ×"), (4210.9, "4211 ×"), (2.1e9, "2.1e+09 ×"), (0.918, "0.918 ×")]
+)
+def test_factors_stay_readable_over_all_orders(ratio: float, text: str) -> None:
+    assert times(ratio) == text
