@@ -20,8 +20,9 @@ from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.inputs import read_inputs
-from dprankdiag.pipelines.join import join_diagnoses
+from dprankdiag.pipelines.join import join_diagnoses, name_engine
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
@@ -88,7 +89,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     unusable = inputs.unusable
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
-    groups: list[Observations] = []
+    parts: list[GroupPart] = []
     causes = load_causes()
     for number, trace in enumerate(traces):
         if options.window is not None:
@@ -102,8 +103,13 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        groups += observed.groups
-    return Outcome(join_diagnoses(diagnoses, unusable), tabulate(groups))
+        parts += [
+            GroupPart(group, account, name_engine(group.ranks[0].engine, number + 1))
+            for group, account in zip(observed.groups, accounts, strict=True)
+        ]
+    joined = join_diagnoses(diagnoses, unusable)
+    tables = tabulate([part.seen for part in parts]) | tabulate_compared(parts, joined.findings)
+    return Outcome(joined, tables)
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

@@ -37,11 +37,16 @@ def join_diagnoses(diagnoses: Sequence[Diagnosis], unusable: Sequence[Source]) -
     )
 
 
+def name_engine(engine: str, number: int) -> str:
+    """Name an engine of the `number`-th deployment, counted from 1."""
+    return engine if number == 1 else f"{engine}-{number}"
+
+
 def _rename(diagnosis: Diagnosis, number: int) -> Diagnosis:
     return replace(
         diagnosis,
-        ranks=tuple(replace(rank, engine=f"{rank.engine}-{number}") for rank in diagnosis.ranks),
-        findings=tuple(replace(item, engine=f"{item.engine}-{number}") for item in diagnosis.findings),
+        ranks=tuple(replace(rank, engine=name_engine(rank.engine, number)) for rank in diagnosis.ranks),
+        findings=tuple(replace(item, engine=name_engine(item.engine, number)) for item in diagnosis.findings),
     )
 
 
