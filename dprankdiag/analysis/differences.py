@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.analysis.statistics import FloatArray, draw_blocks, robust_sd
+from dprankdiag.analysis.statistics import FloatArray, block_length, draw_blocks, robust_sd
 
 DRAWS = 400
 FINE = 4_000
@@ -52,8 +52,8 @@ def measure_level(samples: FloatArray) -> Level:
     Args:
         samples: `(n_steps,)` in order of time, at least one.
 
-    Source: Künsch, Annals of Statistics 17 (1989), moving blocks; Efron and Tibshirani, An Introduction to the Bootstrap
-    (1993), chapter 5 for the factor n / (n - 1).
+    Source: Künsch, Annals of Statistics 17 (1989), moving blocks; Efron and Tibshirani, An Introduction to the
+    Bootstrap (1993), chapter 5 for the factor n / (n - 1).
     """
     n = len(samples)
     value = float(samples.mean())
@@ -67,8 +67,7 @@ def measure_level(samples: FloatArray) -> Level:
 
 def n_blocks(n: int) -> int:
     """Count the blocks that `draw_blocks` puts a resample of n steps together from."""
-    length = max(1, min(n, round(n ** (1 / 3)) * 2))
-    return -(-n // length)
+    return -(-n // block_length(n))
 
 
 def add_levels(levels: Sequence[Level], weights: Sequence[float]) -> Level:

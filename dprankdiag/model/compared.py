@@ -62,6 +62,7 @@ STEP_LOSSES = Table(
         Column("finding", "int16", "id", "number of the finding: 1 for f1"),
         Column("lost_ns", "float64", "ns", "its share of the lost time"),
         Column("spread_ns", "float64", "ns", "how far that may be off in all steps alike (a standard deviation)"),
+        Column("is_covered", "bool", "flag", "the finding is about this step"),
     ),
 )
 

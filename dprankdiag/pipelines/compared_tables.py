@@ -112,7 +112,8 @@ def _losses(part: GroupPart, group_id: int, findings: Sequence[Finding]) -> Iter
             "step": np.arange(n, dtype=np.int32),
             "finding": np.full(n, number[replace(finding, engine=part.engine)], np.int16),
             "lost_ns": loss.lost_ns,
-            "spread_ns": np.asarray(loss.spread_ns, np.float64),
+            "spread_ns": loss.spread_ns,
+            "is_covered": loss.covered,
         }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations, order_steps
-from dprankdiag.analysis.statistics import EVENT_SCORE, FloatArray, bootstrap_interval, robust_sd
+from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, bootstrap_interval, robust_sd
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
@@ -32,10 +32,17 @@ PAIR_CONFIDENCE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """What a finding costs in each step, and how far that may be off in all steps alike; `(n_steps,)` each."""
+    """What a finding costs in each step.
+
+    Attributes:
+        lost_ns: `(n_steps,)`.
+        spread_ns: `(n_steps,)` how far that may be off in all steps alike (a standard deviation).
+        covered: `(n_steps,)` the steps that the claim covers.
+    """
 
     lost_ns: FloatArray
     spread_ns: FloatArray
+    covered: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         finding = _make_finding(seen, claim, row, measured, causes, trusted)
         if finding is not None:
             findings.append(finding)
-            losses.append(StepLoss(row, np.where(claim.steps, claim.spread_ns, 0.0)) if trusted else None)
+            losses.append(StepLoss(row, np.where(claim.steps, claim.spread_ns, 0.0), claim.steps) if trusted else None)
             kept += row
     findings += [_unpriced(seen, claim, causes) for claim in claims if not claim.loss_known]
     losses += [None] * (len(findings) - len(losses))

@@ -1,0 +1,101 @@
+"""The verdict of a comparison and its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dprankdiag.model.comparison import CauseChange, Change, ComparisonVerdict, Direction, EngineChange
+from dprankdiag.units import format_ns, format_ratio
+
+_VERDICT_WORDS: dict[ComparisonVerdict, str] = {
+    "better": "Better",
+    "worse": "Worse",
+    "unchanged": "No significant change",
+    "not_comparable": "Not comparable",
+}
+MOST_CAUSES = 2
+"""Causes that the headline names."""
+
+
+def decide(
+    engines: Sequence[EngineChange], causes: Sequence[CauseChange], reasons: Sequence[str]
+) -> tuple[ComparisonVerdict, str]:
+    """Decide on better or worse by step time, else by what causes of warning or above cost; and say why."""
+    comparable = [engine for engine in engines if not engine.reasons]
+    if not comparable:
+        told = [*(reason for engine in engines for reason in engine.reasons), *reasons]
+        return "not_comparable", f"{_VERDICT_WORDS['not_comparable']}: {'; '.join(told) or 'nothing was measured'}"
+    weighty = [cause for cause in causes if {cause.before_severity, cause.after_severity} & {"warning", "critical"}]
+    verdict = _agree([engine.step_ns.direction for engine in comparable])
+    if verdict == "unchanged":
+        verdict = _agree([cause.direction for cause in weighty])
+    return verdict, f"{_VERDICT_WORDS[verdict]}: {'; '.join(_because(comparable, weighty))}"
+
+
+def _agree(directions: Sequence[Direction | None]) -> Direction:
+    """Return what all that changed agree on."""
+    changed = {direction for direction in directions if direction in ("better", "worse")}
+    return "worse" if changed == {"worse"} else "better" if changed == {"better"} else "unchanged"
+
+
+def _because(engines: Sequence[EngineChange], weighty: Sequence[CauseChange]) -> Iterator[str]:
+    for engine in engines:
+        prefix = f"{engine.engine}: " if len(engines) > 1 else ""
+        yield prefix + describe_step(engine.step_ns)
+    told = [cause for cause in weighty if cause.direction in ("better", "worse") or cause.presence != "stayed"]
+    yield from (cause.summary for cause in told[:MOST_CAUSES])
+    if len(told) > MOST_CAUSES:
+        yield f"{len(told) - MOST_CAUSES} more changes"
+    if not told:
+        yield "no cause of warning or above is new, gone or costs significantly more or less"
+
+
+def describe_step(step: Change) -> str:
+    """Say how the mean step changed."""
+    if step.difference is None or step.before is None or step.interval is None:
+        return "step times cannot be compared"
+    if step.direction is None:
+        return "step times are not compared, because the work differs"
+    ratio = step.difference / step.before
+    if step.direction == "unchanged":
+        low, high = (format_ratio(bound / step.before) for bound in step.interval)
+        return f"steps take {format_ns(step.after)}, {format_ns(step.before)} before (interval {low} to {high})"
+    word = "longer" if step.direction == "worse" else "less"
+    return f"steps take {format_ns(abs(step.difference))} ({format_ratio(abs(ratio))}) {word}"
+
+
+def summarise_cause(change: CauseChange) -> str:
+    """Say in one sentence what became of a cause."""
+    cause = change.cause
+    after, before = _name_ranks(change.after_ranks), _name_ranks(change.before_ranks)
+    cost = _describe_cost(change)
+    if change.presence == "gone":
+        doubt = f" (it could not be judged after: {change.unjudged})" if change.unjudged else ""
+        return f"{cause}{before} is gone{cost}{doubt}"
+    if change.presence == "new":
+        doubt = f" (it could not be judged before: {change.unjudged})" if change.unjudged else ""
+        return f"{cause}{after} is new{cost}{doubt}"
+    if change.presence == "moved":
+        return f"{cause} moved from{before.removeprefix(' on') or ' no rank'} to{after.removeprefix(' on')}{cost}"
+    renamed = f", told as {change.earlier_cause} before," if change.earlier_cause else ""
+    return f"{cause}{after}{renamed} stayed{cost}"
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f" on {noun} {', '.join(str(rank) for rank in ranks)}"
+
+
+def _describe_cost(change: CauseChange) -> str:
+    time, share = change.lost_ns, change.lost_ratio
+    if time.direction is None and share.direction is not None:
+        if share.before is None or share.after is None:
+            return ""
+        word = "" if share.direction != "unchanged" else ", no significant change"
+        return f" ({format_ratio(share.after)} of the time, {format_ratio(share.before)} before{word})"
+    if time.before is None or time.after is None:
+        return ""
+    word = "" if time.direction != "unchanged" else ", no significant change"
+    return f" ({format_ns(time.after)} a step, {format_ns(time.before)} before{word})"

@@ -1,0 +1,104 @@
+"""Did two recordings do the same work? What forbids a comparison, and what only forbids some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dprankdiag.pipelines.sides import BATCH, GroupSide, KindKey
+from dprankdiag.units import format_ratio
+
+FEWEST_COMMON = 0.5
+"""Two recordings that spend less of their time than this in kernels of the same names ran something else."""
+
+ALIKE = 0.10
+"""Batches within a tenth of each other count as equal (as rows do among ranks, DESIGN 3)."""
+
+_BATCH_WORDS = {"requests": "requests", "held_tokens": "KV tokens", "prefill_tokens": "prompt tokens"}
+
+
+def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
+    """Say why two groups cannot be compared at all."""
+    if len(before.ranks) != len(after.ranks):
+        yield f"{len(before.ranks)} ranks before, {len(after.ranks)} after"
+    if before.team != after.team:
+        yield f"attention is shared by {before.team} ranks before, by {after.team} after"
+    if before.has_kernels != after.has_kernels:
+        yield "only one of them recorded GPU kernels"
+        return
+    if before.missing or after.missing:
+        yield "ranks are missing from one of them"
+    common = share_kernels(before, after)
+    if common < FEWEST_COMMON:
+        yield (
+            f"only {format_ratio(common)} of the kernel time is in kernels that both ran: another engine, model, "
+            "release or GPU"
+        )
+    elif not set(before.kinds) & set(after.kinds):
+        yield f"no kind of step is in both ({_name_kinds(before)} before, {_name_kinds(after)} after)"
+
+
+def _name_kinds(side: GroupSide) -> str:
+    return ", ".join(sorted({name for name, _ in side.kinds})) or "none"
+
+
+def share_kernels(before: GroupSide, after: GroupSide) -> float:
+    """Return the share of the time that both spend in kernels of common names; 1 without kernels."""
+    shares = []
+    names = [{name for name, _ in side.kernels} for side in (before, after)]
+    for side, others in ((before, names[1]), (after, names[0])):
+        total = sum(item.total_ns for item in side.kernels.values())
+        if not total:
+            return 1.0
+        shares.append(sum(item.total_ns for (name, _), item in side.kernels.items() if name in others) / total)
+    return min(shares)
+
+
+def list_batch_differences(before: GroupSide, after: GroupSide, key: KindKey) -> Iterator[str]:
+    """Say in what the batches of a kind of step differ by more than a tenth."""
+    for position, field in enumerate(BATCH):
+        old, new = float(before.batch[key][position]), float(after.batch[key][position])
+        if np.isfinite(old) and np.isfinite(new) and abs(new - old) > ALIKE * max(old, new):
+            yield f"{key[0]} steps hold {old:.0f} {_BATCH_WORDS[field]} before, {new:.0f} after"
+
+
+def overlap_shapes(before: GroupSide, after: GroupSide) -> float | None:
+    """Compare in which shapes kernels of equal work were launched, by name; the shape follows the batch.
+
+    Names whose launches were equal on all ranks on both sides count, each with the time it takes.
+
+    Returns:
+        Share of the launches that have their match; None if no name counts.
+    """
+    weights, overlaps = [], []
+    sides = [_shapes_by_name(side) for side in (before, after)]
+    for name in sorted(set(sides[0]) & set(sides[1])):
+        old, new = sides[0][name], sides[1][name]
+        overlaps.append(sum(min(share, new.get(shape, 0.0)) for shape, share in old.items()))
+        weights.append(sum(item.total_ns for (own, _), item in after.kernels.items() if own == name))
+    return float(np.average(overlaps, weights=weights)) if overlaps else None
+
+
+def _shapes_by_name(side: GroupSide) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (name, shape), item in side.kernels.items():
+        if item.is_equal_work:
+            found.setdefault(name, {})[shape] = item.calls
+    return {name: _share(calls) for name, calls in found.items()}
+
+
+def _share(calls: dict[str, float]) -> dict[str, float]:
+    total = sum(calls.values())
+    return {shape: count / total for shape, count in calls.items()}
+
+
+def list_work_differences(before: GroupSide, after: GroupSide) -> list[str]:
+    """Say why the same kind of step is not the same work on both sides; empty if it is, as far as shows."""
+    found = [text for key in before.kinds if key in after.kinds for text in list_batch_differences(before, after, key)]
+    overlap = overlap_shapes(before, after)
+    if not found and overlap is not None and overlap < 1 - ALIKE:
+        found.append(
+            f"only {format_ratio(overlap)} of the launches have the same shape on both sides: other batch sizes"
+        )
+    return found
