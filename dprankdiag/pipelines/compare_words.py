@@ -89,13 +89,15 @@ def _name_ranks(ranks: Sequence[int]) -> str:
 
 
 def _describe_cost(change: CauseChange) -> str:
-    time, share = change.lost_ns, change.lost_ratio
-    if time.direction is None and share.direction is not None:
-        if share.before is None or share.after is None:
-            return ""
-        word = "" if share.direction != "unchanged" else ", no significant change"
-        return f" ({format_ratio(share.after)} of the time, {format_ratio(share.before)} before{word})"
-    if time.before is None or time.after is None:
+    if change.lost_ns.direction is None and change.lost_ratio.direction is not None:
+        known, write, unit = change.lost_ratio, format_ratio, " of the time"
+    else:
+        known, write, unit = change.lost_ns, format_ns, " a step"
+    if known.before is None or known.after is None:
         return ""
-    word = "" if time.direction != "unchanged" else ", no significant change"
-    return f" ({format_ns(time.after)} a step, {format_ns(time.before)} before{word})"
+    sure = ", no significant change" if known.direction == "unchanged" else ""
+    if change.presence == "gone":
+        return f" ({write(known.before)}{unit} before{sure})"
+    if change.presence == "new":
+        return f" ({write(known.after)}{unit}{sure})"
+    return f" ({write(known.after)}{unit}, {write(known.before)} before{sure})"

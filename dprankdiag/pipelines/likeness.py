@@ -36,7 +36,8 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
             "release or GPU"
         )
     elif not set(before.kinds) & set(after.kinds):
-        yield f"no kind of step is in both ({_name_kinds(before)} before, {_name_kinds(after)} after)"
+        kinds = f"{_name_kinds(before)} before, {_name_kinds(after)} after"
+        yield f"no kind of step that meets in the same collectives, in the same order, is in both ({kinds})"
 
 
 def _name_kinds(side: GroupSide) -> str:
@@ -94,10 +95,15 @@ def _share(calls: dict[str, float]) -> dict[str, float]:
 
 
 def list_work_differences(before: GroupSide, after: GroupSide) -> list[str]:
-    """Say why the same kind of step is not the same work on both sides; empty if it is, as far as shows."""
-    found = [text for key in before.kinds if key in after.kinds for text in list_batch_differences(before, after, key)]
-    overlap = overlap_shapes(before, after)
-    if not found and overlap is not None and overlap < 1 - ALIKE:
+    """Say why the same kind of step is not the same work on both sides; empty if it is, as far as shows.
+
+    Annotations say what a batch holds; without them the launch shapes tell.
+    """
+    common = [key for key in before.kinds if key in after.kinds]
+    found = [text for key in common for text in list_batch_differences(before, after, key)]
+    annotated = all(np.isfinite(side.batch[key][0]) for key in common for side in (before, after))
+    overlap = None if annotated else overlap_shapes(before, after)
+    if overlap is not None and overlap < 1 - ALIKE:
         found.append(
             f"only {format_ratio(overlap)} of the launches have the same shape on both sides: other batch sizes"
         )
