@@ -11,6 +11,7 @@ import numpy as np
 from dprankdiag.analysis.grid import COMPONENTS, StepGrid
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.reference import Reference
 from dprankdiag.model.sources import Shape
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -108,6 +109,7 @@ class Observations:
         os_calls: the system calls of the hosts' threads; None if they were not recorded.
         ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
         kernels: what the members ran longest, whole recording.
+        reference: another recording of the group; None where none was given.
     """
 
     ranks: tuple[Rank, ...]
@@ -127,6 +129,7 @@ class Observations:
     os_calls: NamedSpans | None = None
     ranges: NamedSpans | None = None
     kernels: tuple[KernelUse, ...] = ()
+    reference: Reference | None = None
 
     @property
     def n_steps(self) -> int:

@@ -89,15 +89,17 @@ def _name_ranks(ranks: Sequence[int]) -> str:
 
 
 def _describe_cost(change: CauseChange) -> str:
-    if change.lost_ns.direction is None and change.lost_ratio.direction is not None:
-        known, write, unit = change.lost_ratio, format_ratio, " of the time"
-    else:
-        known, write, unit = change.lost_ns, format_ns, " a step"
+    by_share = change.lost_ns.direction is None and change.lost_ratio.direction is not None
+    known = change.lost_ratio if by_share else change.lost_ns
     if known.before is None or known.after is None:
         return ""
+    before, after = (
+        f"{format_ratio(value)} of the time" if by_share else f"{format_ns(value)} a step"
+        for value in (known.before, known.after)
+    )
     sure = ", no significant change" if known.direction == "unchanged" else ""
     if change.presence == "gone":
-        return f" ({write(known.before)}{unit} before{sure})"
+        return f" ({before} before{sure})"
     if change.presence == "new":
-        return f" ({write(known.after)}{unit}{sure})"
-    return f" ({write(known.after)}{unit}, {write(known.before)} before{sure})"
+        return f" ({after}{sure})"
+    return f" ({after}, {before} before{sure})"

@@ -26,10 +26,10 @@ from dprankdiag.pipelines.pricing import Account
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """A lockstep group with its account, and the engine it has in the diagnosis."""
+    """A lockstep group with its account (None before it is priced), and the engine it has in the diagnosis."""
 
     seen: Observations
-    account: Account
+    account: Account | None
     engine: str
 
 
@@ -74,7 +74,7 @@ def _group(part: GroupPart, group_id: int) -> Columns:
         team=np.int16(max((len(team) for team in seen.teams), default=1)),
         basis=seen.basis,
         has_kernels=seen.abilities.has_kernels,
-        trusted=part.account.total_ns is not None,
+        trusted=part.account is not None and part.account.total_ns is not None,
     )
 
 
@@ -96,12 +96,14 @@ def _walls(part: GroupPart, group_id: int) -> Columns:
         "group": np.full(n, group_id, np.int16),
         "step": np.arange(n, dtype=np.int32),
         "kind": part.seen.grid_of.astype(np.int16),
-        "measured_ns": part.account.measured_ns,
-        "balanced_ns": part.account.balanced_ns,
+        "measured_ns": part.account.measured_ns if part.account else part.seen.duration_ns.astype(np.float64),
+        "balanced_ns": part.account.balanced_ns if part.account else part.seen.duration_ns.astype(np.float64),
     }
 
 
 def _losses(part: GroupPart, group_id: int, findings: Sequence[Finding]) -> Iterator[Columns]:
+    if part.account is None:
+        return
     number = {replace(finding, id=""): position for position, finding in enumerate(findings, 1)}
     for finding, loss in zip(part.account.findings, part.account.losses, strict=True):
         if loss is None:

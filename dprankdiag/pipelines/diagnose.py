@@ -20,6 +20,7 @@ from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.pipelines.join import join_diagnoses, name_engine
@@ -42,6 +43,7 @@ class Options:
         window: seconds after the first analysed event, half open.
         patterns: TOML file of kernel name patterns, tried before the catalogue's.
         jobs: files to read at a time.
+        baseline: bundle of an earlier recording to hold this one against.
     """
 
     rank_map: Path | None = None
@@ -49,14 +51,16 @@ class Options:
     window: tuple[float, float] | None = None
     patterns: Path | None = None
     jobs: int = 1
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A diagnosis and the small tables that belong to it."""
+    """A diagnosis and the small tables that belong to it; `warnings` are for the one who asked."""
 
     diagnosis: Diagnosis
     tables: dict[str, Columns]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     tell = progress or (lambda text, share: None)
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
+    baseline = load_baseline(options.baseline) if options.baseline else None
     inputs = read_inputs(paths, progress, options.jobs)
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
     unusable = inputs.unusable
@@ -96,6 +101,9 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
             trace = cut_window(trace, options.window)
         tell("matching collectives", number / len(traces))
         observed = observe(trace, catalog, load_ranges())
+        engines = [name_engine(group.ranks[0].engine, number + 1) for group in observed.groups]
+        if baseline is not None:
+            observed = replace(observed, groups=attach_references(observed.groups, baseline, engines))
         tell("judging", (number + 0.7) / len(traces))
         judged = [_judge(group) for group in observed.groups]
         accounts = tuple(
@@ -103,13 +111,15 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        parts += [
-            GroupPart(group, account, name_engine(group.ranks[0].engine, number + 1))
-            for group, account in zip(observed.groups, accounts, strict=True)
-        ]
+        parts += map(GroupPart, observed.groups, accounts, engines)
     joined = join_diagnoses(diagnoses, unusable)
     tables = tabulate([part.seen for part in parts]) | tabulate_compared(parts, joined.findings)
-    return Outcome(joined, tables)
+    if baseline is None:
+        return Outcome(joined, tables)
+    told = describe_against(baseline, joined, tables)
+    return Outcome(
+        replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits([part.seen for part in parts]))
+    )
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.pipelines.sides import BATCH, GroupSide, KindKey
 from dprankdiag.units import format_ratio
 
@@ -92,6 +93,31 @@ def _shapes_by_name(side: GroupSide) -> dict[str, dict[str, float]]:
 def _share(calls: dict[str, float]) -> dict[str, float]:
     total = sum(calls.values())
     return {shape: count / total for shape, count in calls.items()}
+
+
+def compare_sizes(before: GroupSide, after: GroupSide) -> tuple[float, str | None]:
+    """Compare how much the collectives of the common kinds of step carry: rows, by annotations or launch shapes.
+
+    Returns:
+        Share by which the sizes may differ, and why they are unlike (or not known); None if they are alike.
+    """
+    common = [key for key in before.kinds if key in after.kinds]
+    rows = np.array([[_count_rows(side.batch[key]) for key in common] for side in (before, after)])
+    if np.isfinite(rows).all():
+        margin = float(np.max(np.abs(rows[1] - rows[0]) / np.maximum(rows.max(axis=0), 1.0)))
+        worst = int(np.argmax(np.abs(rows[1] - rows[0])))
+        text = f"{common[worst][0]} steps hold {rows[0, worst]:.0f} rows before, {rows[1, worst]:.0f} after"
+    else:
+        overlap = overlap_shapes(before, after)
+        if overlap is None:
+            return 0.0, "neither annotations nor launch shapes tell the sizes of the batches"
+        margin, text = 1 - overlap, f"only {format_ratio(overlap)} of the launches have the same shape"
+    return (margin, None) if margin <= ALIKE else (margin, text)
+
+
+def _count_rows(batch: FloatArray) -> float:
+    """Count the rows of a batch: a token for every request that decodes, and the tokens of prompts."""
+    return float(batch[0] + np.nan_to_num(batch[2]))
 
 
 def list_work_differences(before: GroupSide, after: GroupSide) -> list[str]:

@@ -61,6 +61,7 @@ class GroupSide:
         batch: by key, means of all ranks together in a step; NaN where annotations do not say.
         measured_ns, balanced_ns: `(n_steps,)`.
         busy_ns: `(n_steps, n_ranks)` time in which a rank's kernels ran.
+        probe_ns: `(n_steps, n_ranks)` the part of it in kernels of equal work.
         losses: by number of the finding.
         transfers: by operation and members, `(n_steps,)` ns; NaN in steps without it.
     """
@@ -77,6 +78,7 @@ class GroupSide:
     measured_ns: FloatArray
     balanced_ns: FloatArray
     busy_ns: FloatArray
+    probe_ns: FloatArray
     losses: dict[int, FindingLoss]
     kernels: dict[tuple[str, str], KernelTimes]
     transfers: dict[tuple[str, int], FloatArray]
@@ -112,7 +114,7 @@ def _read_group(tables: Mapping[str, Columns], row: int) -> GroupSide:
     about = {name: values[row] for name, values in tables["groups"].items()}
     group = int(about["group"])
     walls, kinds = _of_group(tables, "step_walls", group), _of_group(tables, "kinds", group)
-    ranks, busy = _read_busy(_of_group(tables, "rank_steps", group), len(walls["step"]))
+    ranks, (busy, probe) = _read_rank_steps(_of_group(tables, "rank_steps", group), len(walls["step"]))
     masks, batch = _read_kinds(kinds, walls["kind"])
     return GroupSide(
         str(about["engine"]),
@@ -127,17 +129,20 @@ def _read_group(tables: Mapping[str, Columns], row: int) -> GroupSide:
         walls["measured_ns"],
         walls["balanced_ns"],
         busy,
+        probe,
         _read_losses(_of_group(tables, "step_losses", group)),
         _read_kernels(_of_group(tables, "kernels_used", group), len(walls["step"])),
         _read_transfers(_of_group(tables, "step_transfers", group), len(walls["step"])),
     )
 
 
-def _read_busy(rank_steps: Columns, n_steps: int) -> tuple[tuple[int, ...], FloatArray]:
+def _read_rank_steps(rank_steps: Columns, n_steps: int) -> tuple[tuple[int, ...], tuple[FloatArray, FloatArray]]:
+    """Lay out the busy time and the time in equal work by step and rank."""
     ranks, column = np.unique(rank_steps["rank"], return_inverse=True)
-    busy = np.zeros((n_steps, len(ranks)))
+    busy, probe = np.zeros((n_steps, len(ranks))), np.zeros((n_steps, len(ranks)))
     busy[rank_steps["step"], column] = np.sum([rank_steps[f"{name}_ns"] for name in BUSY], axis=0)
-    return tuple(ranks.tolist()), busy
+    probe[rank_steps["step"], column] = rank_steps["probe_ns"]
+    return tuple(ranks.tolist()), (busy, probe)
 
 
 def _read_kinds(kinds: Columns, kind_of: Any) -> tuple[dict[KindKey, BoolArray], dict[KindKey, FloatArray]]:

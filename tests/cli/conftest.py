@@ -17,6 +17,7 @@ from tests import builders
 class FakeOutcome(NamedTuple):
     diagnosis: Diagnosis
     tables: dict[str, Any]
+    warnings: tuple[str, ...] = ()
 
 
 class FakeRemedy(NamedTuple):

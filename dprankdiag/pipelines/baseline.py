@@ -1,0 +1,141 @@
+"""Use an earlier bundle as the reference of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.analysis.work import digest_order
+from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.reference import Reference, TransferSamples
+from dprankdiag.model.schema import Columns
+from dprankdiag.pipelines.compare import Input, compare
+from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
+from dprankdiag.pipelines.likeness import compare_sizes, list_obstacles
+from dprankdiag.pipelines.result_tables import tabulate
+from dprankdiag.pipelines.sides import GroupSide, read_groups
+from dprankdiag.store.bundle import is_bundle, load_bundle
+
+LEAST_COMMON = 0.5
+"""Share of the time in equal work that must be in kernels which both recordings ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """An earlier diagnosis.
+
+    Attributes:
+        name: its file.
+        misfit: why none of it can be used; None if it can.
+        given: the diagnosis and its tables; None where there is a misfit.
+    """
+
+    name: str
+    misfit: str | None
+    given: Input | None = None
+    groups: tuple[GroupSide, ...] = ()
+
+
+def load_baseline(path: Path) -> Baseline:
+    """Load a bundle to compare with; one that another version made is a misfit, no error.
+
+    Raises:
+        UsageError: not a bundle, or no such file.
+        DamagedInput: a bundle that cannot be read.
+    """
+    if not path.exists():
+        raise UsageError("no such file", where=f"--baseline {path}")
+    if not is_bundle(path):
+        mend = "save one with: dprankdiag analyze TRACE -o FILE.dprank"
+        raise UsageError("not a .dprank bundle", where=f"--baseline {path}", mend=mend)
+    try:
+        diagnosis, tables = load_bundle(path)
+        groups = read_groups(tables)
+    except DamagedInput:
+        raise
+    except InputError as error:
+        return Baseline(path.name, error.what)
+    if not groups:
+        return Baseline(path.name, "no steps of its ranks could be compared")
+    return Baseline(path.name, None, Input(diagnosis, tables, str(path)), tuple(groups))
+
+
+def attach_references(
+    groups: Sequence[Observations], baseline: Baseline, engines: Sequence[str]
+) -> tuple[Observations, ...]:
+    """Give every group what it can be held against.
+
+    Args:
+        engines: name of each group's engine in the diagnosis.
+    """
+    return tuple(
+        replace(seen, reference=_refer(seen, engine, baseline, alone=len(groups) == 1))
+        for seen, engine in zip(groups, engines, strict=True)
+    )
+
+
+def _refer(seen: Observations, engine: str, baseline: Baseline, *, alone: bool) -> Reference:
+    if baseline.misfit is not None:
+        return Reference(baseline.name, baseline.misfit)
+    mine = [side for side in baseline.groups if side.engine == engine]
+    if alone and len(baseline.groups) == 1:
+        mine = list(baseline.groups)
+    if len(mine) != 1:
+        return Reference(baseline.name, f"engine {engine} is in it {len(mine)} times")
+    (now,) = read_groups(tabulate([seen]) | tabulate_compared([GroupPart(seen, None, engine)], ()))
+    obstacle = next(list_obstacles(mine[0], now), None)
+    if obstacle is not None:
+        return Reference(baseline.name, obstacle)
+    return _measure(seen, now, mine[0], baseline.name)
+
+
+def _measure(seen: Observations, now: GroupSide, then: GroupSide, name: str) -> Reference:
+    margin, unlike = compare_sizes(then, now)
+    slowness, kernels = _measure_slowness(now, then)
+    transfers = tuple(_list_transfers(seen, then)) if unlike is None else ()
+    return Reference(name, None, unlike, margin, transfers, slowness, kernels, then.probe_ns)
+
+
+def _list_transfers(seen: Observations, then: GroupSide) -> Iterator[TransferSamples]:
+    for number, grid in enumerate(seen.grids):
+        steps = then.kinds.get((grid.kind, digest_order(grid)))
+        if steps is None:
+            continue
+        for (operation, members), transfer_ns in then.transfers.items():
+            samples = transfer_ns[steps]
+            if not np.isnan(samples).any():
+                yield TransferSamples(number, operation, members, samples)
+
+
+def _measure_slowness(now: GroupSide, then: GroupSide) -> tuple[FloatArray | None, int]:
+    """Compare the time of the kernels of equal work that both ran, each as often as it is run here."""
+    own = {key: item for key, item in now.kernels.items() if item.is_equal_work}
+    common = [key for key in own if key in then.kernels and then.kernels[key].is_equal_work]
+    total = sum(item.total_ns for item in own.values())
+    if not common or sum(own[key].total_ns for key in common) < LEAST_COMMON * total:
+        return None, 0
+    weights = np.array([own[key].calls for key in common])
+    here = np.array([[own[key].mean_ns[rank] for rank in now.ranks] for key in common])
+    there = np.array([[then.kernels[key].mean_ns[rank] for rank in then.ranks] for key in common])
+    return np.asarray((weights @ here) / (weights @ there)), len(common)
+
+
+def describe_against(baseline: Baseline, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> list[str]:
+    """Say of every finding whether the baseline had it already, and what is gone; or why the baseline does not fit."""
+    if baseline.given is None:
+        return [f"the baseline {baseline.name} is not used: {baseline.misfit}"]
+    found = compare(baseline.given, Input(diagnosis, tables))
+    against = f"against the baseline {baseline.name}"
+    return [f"{against}: {found.headline}", *(f"{against}: {change.summary}" for change in found.causes)]
+
+
+def list_misfits(groups: Sequence[Observations]) -> list[str]:
+    """Say, for a warning, of which groups the baseline does not fit and why."""
+    given = [seen.reference for seen in groups if seen.reference is not None]
+    return list(dict.fromkeys(f"the baseline {item.name} does not fit: {item.misfit}" for item in given if item.misfit))
