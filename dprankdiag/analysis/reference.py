@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.analysis.differences import Level, adjust_chances, compare_levels, measure_level
+from dprankdiag.analysis.differences import (
+    KNOWN_ZERO,
+    Level,
+    adjust_chances,
+    compare_levels,
+    measure_level,
+    widen_level,
+)
 from dprankdiag.analysis.observations import IntArray, Observations
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.analysis.work import count_members
@@ -112,25 +119,34 @@ class CommonSlowdown:
 def compare_speed(seen: Observations, reference: Reference) -> CommonSlowdown | None:
     """Compare the time of equal work; None unless every rank takes longer by about as much.
 
-    The error of the common ratio has two parts: what ranks scatter around it, and what the steps scatter on both sides.
-
     Args:
         reference: one that fits, with equal work.
     """
     if reference.slowness is None or reference.work_ns is None:
         return None
-    growth = np.log(reference.slowness)
-    n = len(growth)
-    variance = float(growth.var(ddof=1)) / n if n > 1 else 0.0
-    freedom = float(max(n - 1, 1))
-    for work in (seen.sums["probe"], reference.work_ns):
-        level = measure_level(work.mean(axis=1))
-        if level.value > 0:
-            variance += level.variance / level.value**2
-            freedom = min(freedom, level.freedom)
-    found = compare_levels(Level(0.0, 0.0, np.inf), Level(float(growth.mean()), variance, freedom), 1 - CHANCE)
-    usual, lowest = float(np.exp(np.median(growth))), float(np.exp(growth.min()))
+    growth = measure_growth(reference.slowness, reference.work_ns, seen.sums["probe"])
+    usual, lowest = float(np.median(reference.slowness)), float(reference.slowness.min())
     alike = lowest - 1 >= ALIKE_SHARE * (usual - 1)
-    if found.p > CHANCE or usual < LEAST_SLOWNESS or not alike:
+    chance = compare_levels(KNOWN_ZERO, growth, 1 - CHANCE).p
+    if chance > CHANCE or usual < LEAST_SLOWNESS or not alike:
         return None
     return CommonSlowdown(usual, lowest, reference.equal_kernels)
+
+
+def measure_growth(slowness: FloatArray, then_ns: FloatArray, now_ns: FloatArray) -> Level:
+    """Measure the logarithm of how much longer equal work takes, all ranks together.
+
+    Its error has two parts: what ranks scatter around it, and what the steps scatter on both sides.
+
+    Args:
+        slowness: `(n_ranks,)` time of equal work over the time it took then.
+        then_ns, now_ns: `(n_steps, n_ranks)` time in equal work, of which only the scatter counts.
+    """
+    growth = np.log(slowness)
+    n = len(growth)
+    level = Level(float(growth.mean()), float(growth.var(ddof=1)) / n if n > 1 else 0.0, float(max(n - 1, 1)))
+    for work in (then_ns, now_ns):
+        step = measure_level(work.mean(axis=1))
+        if step.value > 0:
+            level = widen_level(level, step.variance / step.value**2, step.freedom)
+    return level

@@ -61,7 +61,9 @@ class Window(click.ParamType[tuple[float, float]]):
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank.")
 @click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
 @click.option("--window", type=Window(), help="Judge only A to B, in seconds after the first analysed event.")
-@click.option("--baseline", type=FILE, metavar="BUNDLE", help="An earlier recording (.dprank) to hold this one against.")
+@click.option(
+    "--baseline", type=FILE, metavar="BUNDLE", help="An earlier recording (.dprank) to hold this one against."
+)
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")

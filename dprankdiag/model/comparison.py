@@ -80,6 +80,8 @@ class EngineChange:
         reasons: why the two cannot be compared; empty if they can.
         step_ns: mean step, the kinds in the same mix on both sides.
         account: parts of that mean; they add up to it on both sides. Empty where no lost time is known.
+        speed: time of equal work on all ranks together, as a multiple of what it took before.
+        transfer_ns: time a step between the last arrival and the end of its collectives.
     """
 
     engine: str
@@ -88,6 +90,8 @@ class EngineChange:
     step_ns: Change
     kinds: tuple[KindChange, ...]
     account: tuple[AccountRow, ...]
+    speed: Change
+    transfer_ns: Change
 
 
 @dataclass(frozen=True, slots=True)

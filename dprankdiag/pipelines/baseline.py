@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.analysis.work import digest_order
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.diagnosis import Diagnosis
@@ -17,13 +16,10 @@ from dprankdiag.model.reference import Reference, TransferSamples
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.compare import Input, compare
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
-from dprankdiag.pipelines.likeness import compare_sizes, list_obstacles
+from dprankdiag.pipelines.likeness import compare_sizes, list_obstacles, measure_slowness
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.sides import GroupSide, read_groups
 from dprankdiag.store.bundle import is_bundle, load_bundle
-
-LEAST_COMMON = 0.5
-"""Share of the time in equal work that must be in kernels which both recordings ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ def _refer(seen: Observations, engine: str, baseline: Baseline, *, alone: bool) 
 
 def _measure(seen: Observations, now: GroupSide, then: GroupSide, name: str) -> Reference:
     margin, unlike = compare_sizes(then, now)
-    slowness, kernels = _measure_slowness(now, then)
+    slowness, kernels = measure_slowness(then, now)
     transfers = tuple(_list_transfers(seen, then)) if unlike is None else ()
     return Reference(name, None, unlike, margin, transfers, slowness, kernels, then.probe_ns)
 
@@ -111,19 +107,6 @@ def _list_transfers(seen: Observations, then: GroupSide) -> Iterator[TransferSam
             samples = transfer_ns[steps]
             if not np.isnan(samples).any():
                 yield TransferSamples(number, operation, members, samples)
-
-
-def _measure_slowness(now: GroupSide, then: GroupSide) -> tuple[FloatArray | None, int]:
-    """Compare the time of the kernels of equal work that both ran, each as often as it is run here."""
-    own = {key: item for key, item in now.kernels.items() if item.is_equal_work}
-    common = [key for key in own if key in then.kernels and then.kernels[key].is_equal_work]
-    total = sum(item.total_ns for item in own.values())
-    if not common or sum(own[key].total_ns for key in common) < LEAST_COMMON * total:
-        return None, 0
-    weights = np.array([own[key].calls for key in common])
-    here = np.array([[own[key].mean_ns[rank] for rank in now.ranks] for key in common])
-    there = np.array([[then.kernels[key].mean_ns[rank] for rank in then.ranks] for key in common])
-    return np.asarray((weights @ here) / (weights @ there)), len(common)
 
 
 def describe_against(baseline: Baseline, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> list[str]:

@@ -19,6 +19,7 @@ from dprankdiag.analysis.differences import (
     widen_level,
 )
 from dprankdiag.analysis.grid import FEWEST_STEPS
+from dprankdiag.analysis.reference import measure_growth
 from dprankdiag.analysis.statistics import PRIOR_WEIGHT, BoolArray, FloatArray
 from dprankdiag.model.comparison import (
     AccountRow,
@@ -34,7 +35,7 @@ from dprankdiag.model.comparison import (
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.compare_words import decide, summarise_cause
-from dprankdiag.pipelines.likeness import list_obstacles, list_work_differences
+from dprankdiag.pipelines.likeness import list_obstacles, list_work_differences, measure_slowness
 from dprankdiag.pipelines.matching import CausePair, match_causes, numbers_of, ranks_of, severity_of
 from dprankdiag.pipelines.sides import GroupSide, KindKey, read_groups
 
@@ -146,20 +147,31 @@ def _list_notes(pair: GroupPair) -> Iterator[str]:
 
 
 def _compare_engine(pair: GroupPair, names: Sequence[Sequence[str]]) -> EngineChange:
+    sides = (pair.before, pair.after)
     kinds = tuple(_compare_kind(pair, key) for key in pair.mix)
-    step = UNKNOWN
+    step = transfer = speed = UNKNOWN
     if pair.mix:
-        step = _change(*(_mix(pair, side, side.measured_ns, widen=True) for side in (pair.before, pair.after)))
+        step = _change(*(_mix(pair, side, side.measured_ns, widen=True) for side in sides))
+        transfer = _change(*(_mix(pair, side, side.transfer_ns) for side in sides))
+        speed = _compare_speed(pair)
     trusted = pair.before.trusted and pair.after.trusted
     account = _account(pair, names) if pair.mix and trusted else ()
-    reasons = pair.obstacles
-    engine = EngineChange(pair.after.engine, len(pair.after.ranks), reasons, step, kinds, account)
-    return engine if not pair.unlike else _leave_untested(engine)
+    if pair.unlike:
+        kinds = tuple(replace(kind, step_ns=_untested(kind.step_ns)) for kind in kinds)
+        step, transfer = _untested(step), _untested(transfer)
+    n_ranks = len(pair.after.ranks)
+    return EngineChange(pair.after.engine, n_ranks, pair.obstacles, step, kinds, account, speed, transfer)
 
 
-def _leave_untested(engine: EngineChange) -> EngineChange:
-    kinds = tuple(replace(kind, step_ns=_untested(kind.step_ns)) for kind in engine.kinds)
-    return replace(engine, step_ns=_untested(engine.step_ns), kinds=kinds)
+def _compare_speed(pair: GroupPair) -> Change:
+    """Compare the time of equal work, which is the same work whatever the batch."""
+    slowness, _ = measure_slowness(pair.before, pair.after)
+    if slowness is None:
+        return UNKNOWN
+    growth = measure_growth(slowness, pair.before.probe_ns, pair.after.probe_ns)
+    found = compare_levels(KNOWN_ZERO, growth, LEVEL)
+    low, high = (float(np.expm1(bound)) for bound in found.interval)
+    return Change(1.0, float(np.exp(growth.value)), float(np.expm1(growth.value)), (low, high), found.p)
 
 
 def _untested(change: Change) -> Change:
@@ -303,21 +315,22 @@ def _judge(
 ) -> tuple[list[EngineChange], list[CauseChange]]:
     """Adjust all chances for being many and name the directions.
 
-    The step of an engine is a test, each kind of step where there are several, and what each cause costs.
+    Tests are an engine's step, its speed and its transfers, each kind of step where there are several, and what each
+    cause costs.
     """
-    changes = [engine.step_ns for engine in engines]
+    changes = [change for engine in engines for change in (engine.step_ns, engine.speed, engine.transfer_ns)]
     changes += [kind.step_ns for engine in engines if len(engine.kinds) > 1 for kind in engine.kinds]
     changes += [change for cause in causes for change in (cause.lost_ns, cause.lost_ratio)]
     tested = [change for change in changes if change.chance is not None]
     adjusted = iter(adjust_chances([float(change.chance or 0.0) for change in tested]))
     judged = iter([_direct(change, next(adjusted)) if change.chance is not None else change for change in changes])
-    steps = [next(judged) for _ in engines]
+    shared = [(next(judged), next(judged), next(judged)) for _ in engines]
     kinds = [[next(judged) for _ in engine.kinds] if len(engine.kinds) > 1 else None for engine in engines]
     new_engines = []
-    for engine, step, mine in zip(engines, steps, kinds, strict=True):
+    for engine, (step, speed, transfer), mine in zip(engines, shared, kinds, strict=True):
         told = mine if mine is not None else [step] * len(engine.kinds)
         new_kinds = tuple(replace(kind, step_ns=change) for kind, change in zip(engine.kinds, told, strict=True))
-        new_engines.append(replace(engine, step_ns=step, kinds=new_kinds))
+        new_engines.append(replace(engine, step_ns=step, kinds=new_kinds, speed=speed, transfer_ns=transfer))
     new_causes = [replace(cause, lost_ns=next(judged), lost_ratio=next(judged)) for cause in causes]
     return new_engines, new_causes
 

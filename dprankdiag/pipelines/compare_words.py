@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dprankdiag.analysis.reference import LEAST_SLOWNESS, LEAST_TRANSFER_SHARE
 from dprankdiag.model.comparison import CauseChange, Change, ComparisonVerdict, Direction, EngineChange
 from dprankdiag.units import format_ns, format_ratio
 
@@ -42,12 +43,26 @@ def _because(engines: Sequence[EngineChange], weighty: Sequence[CauseChange]) ->
     for engine in engines:
         prefix = f"{engine.engine}: " if len(engines) > 1 else ""
         yield prefix + describe_step(engine.step_ns)
+        if engine.step_ns.direction in ("better", "worse"):
+            yield from (prefix + text for text in _describe_shared(engine))
     told = [cause for cause in weighty if cause.direction in ("better", "worse") or cause.presence != "stayed"]
     yield from (cause.summary for cause in told[:MOST_CAUSES])
     if len(told) > MOST_CAUSES:
         yield f"{len(told) - MOST_CAUSES} more changes"
     if not told:
         yield "no cause of warning or above is new, gone or costs significantly more or less"
+
+
+def _describe_shared(engine: EngineChange) -> Iterator[str]:
+    """Say what changed for all ranks alike and points the same way as the step."""
+    speed, transfer = engine.speed, engine.transfer_ns
+    if speed.direction == engine.step_ns.direction and abs(speed.difference or 0.0) >= LEAST_SLOWNESS - 1:
+        word = "longer" if speed.direction == "worse" else "less"
+        yield f"equal work takes {format_ratio(abs(speed.difference or 0.0))} {word} on all ranks together"
+    worth = LEAST_TRANSFER_SHARE * (engine.step_ns.before or 0.0)
+    if transfer.direction == engine.step_ns.direction and abs(transfer.difference or 0.0) >= worth:
+        word = "longer" if transfer.direction == "worse" else "less"
+        yield f"transfers take {format_ns(abs(transfer.difference or 0.0))} a step {word}"
 
 
 def describe_step(step: Change) -> str:

@@ -36,7 +36,7 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
             f"only {format_ratio(common)} of the kernel time is in kernels that both ran: another engine, model, "
             "release or GPU"
         )
-    elif not set(before.kinds) & set(after.kinds):
+    elif len(before.ranks) == len(after.ranks) and not set(before.kinds) & set(after.kinds):
         kinds = f"{_name_kinds(before)} before, {_name_kinds(after)} after"
         yield f"no kind of step that meets in the same collectives, in the same order, is in both ({kinds})"
 
@@ -78,7 +78,8 @@ def overlap_shapes(before: GroupSide, after: GroupSide) -> float | None:
     for name in sorted(set(sides[0]) & set(sides[1])):
         old, new = sides[0][name], sides[1][name]
         overlaps.append(sum(min(share, new.get(shape, 0.0)) for shape, share in old.items()))
-        weights.append(sum(item.total_ns for (own, _), item in after.kernels.items() if own == name))
+        kernels = (*before.kernels.items(), *after.kernels.items())
+        weights.append(sum(item.total_ns for (own, _), item in kernels if own == name))
     return float(np.average(overlaps, weights=weights)) if overlaps else None
 
 
@@ -134,3 +135,25 @@ def list_work_differences(before: GroupSide, after: GroupSide) -> list[str]:
             f"only {format_ratio(overlap)} of the launches have the same shape on both sides: other batch sizes"
         )
     return found
+
+
+def measure_slowness(before: GroupSide, after: GroupSide) -> tuple[FloatArray | None, int]:
+    """Compare the time of the kernels of equal work that both ran, each counted as often as it runs on both sides.
+
+    Returns:
+        `(n_ranks,)` time after over time before, None where less than half of the equal work is in common kernels; and
+        how many those are.
+    """
+    sides = [{key: item for key, item in side.kernels.items() if item.is_equal_work} for side in (before, after)]
+    common = [key for key in sides[1] if key in sides[0]]
+    for side in sides:
+        if not common or sum(side[key].total_ns for key in common) < FEWEST_COMMON * sum(
+            item.total_ns for item in side.values()
+        ):
+            return None, 0
+    weights = np.array([sides[0][key].calls + sides[1][key].calls for key in common])
+    there, here = (
+        np.array([[mine[key].mean_ns[rank] for rank in side.ranks] for key in common])
+        for mine, side in zip(sides, (before, after), strict=True)
+    )
+    return np.asarray((weights @ here) / (weights @ there)), len(common)

@@ -88,6 +88,14 @@ class GroupSide:
         """Count the steps."""
         return len(self.measured_ns)
 
+    @property
+    def transfer_ns(self) -> FloatArray:
+        """Sum the transfers of each step, `(n_steps,)`."""
+        total = np.zeros(self.n_steps)
+        for samples in self.transfers.values():
+            total += np.nan_to_num(samples)
+        return total
+
 
 def read_groups(tables: Mapping[str, Columns], where: str = "") -> list[GroupSide]:
     """Read the groups of a side; none if no steps could be compared among its ranks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,11 +56,23 @@ def render(comparison: Comparison, format_name: str, *, width: int = DEFAULT_WID
 
 def make_document(comparison: Comparison) -> dict[str, Any]:
     """Write a comparison as one object of the published schema, numbers as published."""
-    plain = asdict(comparison)
+    plain = _round_times(asdict(comparison))
     for cause, change in zip(plain["causes"], comparison.causes, strict=True):
         cause["direction"] = change.direction
     body = {key: publish_value(plain[key]) for key in _TOP_KEYS}
     return {"schema_version": SCHEMA_VERSION, "tool": describe_tool(), **body}
+
+
+def _round_times(value: Any, *, is_time: bool = False) -> Any:
+    """Make times whole: numbers under a key that ends in ``_ns``; a chance is none."""
+    if isinstance(value, dict):
+        return {
+            key: _round_times(item, is_time=str(key).endswith("_ns") or (is_time and key != "chance"))
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_round_times(item, is_time=is_time) for item in value]
+    return round(value) if is_time and isinstance(value, float) and math.isfinite(value) else value
 
 
 def _render_text(comparison: Comparison, width: int, color: bool) -> str:
@@ -134,11 +147,22 @@ def _list_engine_sections(engine: EngineChange, of: str, level: float) -> Iterat
     cells = tuple((name, *_list_cells(change)) for name, change in rows)
     lines = [f"{name}: {text}" for name, change in rows for text in _describe_interval(change, level)]
     lines += _list_batches(engine.kinds)
+    lines += _list_shared(engine)
     yield Section(f"Mean step{of}", ("steps", *numbers, "verdict"), cells, numbers, tuple(lines))
     if engine.account:
         yield Section(
             f"What the mean step{of} consists of", ("part", *numbers[:3]), tuple(_list_parts(engine)), numbers[:3]
         )
+
+
+def _list_shared(engine: EngineChange) -> Iterator[str]:
+    """Say what all ranks have in common: the speed of equal work, and transfers."""
+    speed, transfer = engine.speed, engine.transfer_ns
+    if speed.after is not None:
+        yield f"equal work of all ranks takes {speed.after:.3f} × as long as before: {_name_direction(speed)}"
+    if transfer.before is not None:
+        times = f"{format_ns(transfer.after)} a step, {format_ns(transfer.before)} before"
+        yield f"transfers take {times}: {_name_direction(transfer)}"
 
 
 def _list_cells(change: Change) -> tuple[str, ...]:
