@@ -52,6 +52,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     Each is a trace, a folder (its files are one recording), or a .dprank bundle.
     """
     _check_inputs(given)
+    _check_bundles(given)
     doors = open_doors(context)
     sides = [_obtain(given[name], given, doors) for name in ("before", "after")]
     if not given["quiet"]:
@@ -72,6 +73,18 @@ def _check_inputs(given: Mapping[str, Any]) -> None:
     for path in read:
         check_exists(path)
     check_outputs(given["outputs"], read, tuple(SUFFIXES))
+
+
+def _check_bundles(given: Mapping[str, Any]) -> None:
+    """Refuse options that read traces where there is none."""
+    from dprankdiag.store.bundle import is_bundle
+
+    if not all(is_bundle(given[name]) for name in ("before", "after")):
+        return
+    for name in ("rank_map", "expect_ranks", "patterns"):
+        if given[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} cannot change a saved diagnosis", mend="compare the traces")
 
 
 def _obtain(path: Path, given: Mapping[str, Any], doors: Doors) -> Input:

@@ -88,7 +88,8 @@ def compare(before: Input, after: Input) -> Comparison:
     engines = [_compare_engine(pair, names) for pair in pairs]
     causes = [_compare_cause(found, pairs) for found in match_causes(before.diagnosis, after.diagnosis, same)]
     engines, causes = _judge(engines, causes)
-    causes = [replace(cause, summary=summarise_cause(cause)) for cause in causes]
+    fit = {engine.engine for engine in engines if not engine.reasons}
+    causes = [replace(cause, summary=summarise_cause(cause, comparable=cause.engine in fit)) for cause in causes]
     notes = tuple(dict.fromkeys(text for pair in pairs for text in _list_notes(pair)))
     verdict, headline = decide(engines, causes, reasons)
     return Comparison(
@@ -115,7 +116,9 @@ def _pair_groups(before: Sequence[GroupSide], after: Sequence[GroupSide]) -> tup
     reasons: list[str] = []
     if len(before) == len(after) == 1:
         return [_pair(before[0], after[0])], reasons
-    pairs = []
+    pairs: list[GroupPair] = []
+    if not before or not after:
+        return pairs, reasons
     for engine in dict.fromkeys(side.engine for side in (*before, *after)):
         mine = [[side for side in sides if side.engine == engine] for sides in (before, after)]
         for old, new in zip_longest(*mine):

@@ -79,11 +79,14 @@ def describe_step(step: Change) -> str:
     return f"steps take {format_ns(abs(step.difference))} ({format_ratio(abs(ratio))}) {word}"
 
 
-def summarise_cause(change: CauseChange) -> str:
-    """Say in one sentence what became of a cause."""
+def summarise_cause(change: CauseChange, *, comparable: bool) -> str:
+    """Say in one sentence what became of a cause; of recordings that cannot be compared, only where it was found."""
     cause = change.cause
     after, before = _name_ranks(change.after_ranks), _name_ranks(change.before_ranks)
     cost = _describe_cost(change)
+    if not comparable:
+        sides = [f"before{before}"] * bool(change.before_severity) + [f"after{after}"] * bool(change.after_severity)
+        return f"{cause} was found {' and '.join(sides)}"
     if change.presence == "gone":
         doubt = f" (it could not be judged after: {change.unjudged})" if change.unjudged else ""
         return f"{cause}{before} is gone{cost}{doubt}"

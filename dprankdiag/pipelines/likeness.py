@@ -23,8 +23,6 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
     """Say why two groups cannot be compared at all."""
     if len(before.ranks) != len(after.ranks):
         yield f"{len(before.ranks)} ranks before, {len(after.ranks)} after"
-    if before.team != after.team:
-        yield f"attention is shared by {before.team} ranks before, by {after.team} after"
     if before.has_kernels != after.has_kernels:
         yield "only one of them recorded GPU kernels"
         return
@@ -37,6 +35,8 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
             "release or GPU"
         )
     elif len(before.ranks) == len(after.ranks) and not set(before.kinds) & set(after.kinds):
+        if before.team != after.team:
+            yield f"attention is shared by {before.team} ranks before, by {after.team} after"
         kinds = f"{_name_kinds(before)} before, {_name_kinds(after)} after"
         yield f"no kind of step that meets in the same collectives, in the same order, is in both ({kinds})"
 

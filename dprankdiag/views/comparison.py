@@ -221,15 +221,23 @@ def _list_causes(comparison: Comparison) -> Section:
 
 
 def _describe_cause(change: CauseChange, level: float) -> str:
-    severity = f"{change.before_severity or 'none'} before, {change.after_severity or 'none'} after"
-    parts = [f"{change.summary}; {severity}"]
-    if change.lost_ns.difference is not None:
-        parts.append(f"{_sign(change.lost_ns.difference)} a step, {_name_direction(change.lost_ns)}")
-        parts += _describe_interval(change.lost_ns, level)
-    if change.lost_ratio.before is not None and change.lost_ratio.after is not None:
-        share = f"{format_ratio(change.lost_ratio.before)} of the time before, {format_ratio(change.lost_ratio.after)}"
-        parts.append(f"{share} after")
+    time, share = change.lost_ns, change.lost_ratio
+    parts = [f"{change.summary}; {change.before_severity or 'none'} before, {change.after_severity or 'none'} after"]
+    if time.difference is not None:
+        parts.append(f"{_sign(time.difference)} a step" + _say_direction(time))
+    if time.direction is not None and time.interval is not None:
+        parts += _describe_interval(time, level)
+    if share.before is not None and share.after is not None:
+        shares = f"{format_ratio(share.before)} of the time before, {format_ratio(share.after)} after"
+        parts.append(shares + _say_direction(share))
+    if share.direction is not None and share.interval is not None:
+        low, high = share.interval
+        parts.append(f"{format_ratio(level)} interval of the change: {_sign_ratio(low)} to {_sign_ratio(high)}")
     return "; ".join(parts)
+
+
+def _say_direction(change: Change) -> str:
+    return "" if change.direction is None else f", {_name_direction(change)}"
 
 
 def _describe_side(side: ComparedSide) -> Iterator[str]:

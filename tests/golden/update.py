@@ -12,7 +12,7 @@ from pathlib import Path
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views import causes, json, text
+from dprankdiag.views import causes, comparison, json, text
 from tests import builders
 
 FOLDER = Path(__file__).parent
@@ -33,6 +33,9 @@ def make_pages() -> dict[str, str]:
     """Render every golden page by file name."""
     pages = {f"{name}.txt": text.render(diagnosis) for name, diagnosis in DIAGNOSES.items()}
     pages["findings.json"] = json.render(DIAGNOSES["findings"])
+    pages["comparison.txt"] = comparison.render(builders.comparison(), "text")
+    pages["comparison.md"] = comparison.render(builders.comparison(), "markdown")
+    pages["not_comparable.txt"] = comparison.render(builders.incomparable(), "text")
     return pages
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,6 @@ def test_a_bundle_of_another_schema_is_a_misfit_and_no_error(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 7'))
     with pytest.raises(DamagedInput):
         load_baseline(path)  # the archive's own checksum sees the change first
-    import zipfile
-
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("diagnosis.json", '{"schema_version": 7}')
     assert load_baseline(path).misfit == "schema version 7, expected 1"
