@@ -17,6 +17,7 @@ from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.compare import Input, compare
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.likeness import compare_sizes, list_obstacles, measure_slowness
+from dprankdiag.pipelines.pairs import find_partner
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.sides import GroupSide, read_groups
 from dprankdiag.store.bundle import is_bundle, load_bundle
@@ -79,16 +80,16 @@ def attach_references(
 def _refer(seen: Observations, engine: str, baseline: Baseline, *, alone: bool) -> Reference:
     if baseline.misfit is not None:
         return Reference(baseline.name, baseline.misfit)
-    mine = [side for side in baseline.groups if side.engine == engine]
-    if alone and len(baseline.groups) == 1:
-        mine = list(baseline.groups)
-    if len(mine) != 1:
-        return Reference(baseline.name, f"engine {engine} is in it {len(mine)} times")
+    ranks = tuple(rank.rank for rank in seen.ranks)
+    is_only = alone and len(baseline.groups) == 1
+    then = baseline.groups[0] if is_only else find_partner(baseline.groups, engine, ranks)
+    if then is None:
+        return Reference(baseline.name, f"it has no group of as many ranks of engine {engine}")
     (now,) = read_groups(tabulate([seen]) | tabulate_compared([GroupPart(seen, None, engine)], ()))
-    obstacle = next(list_obstacles(mine[0], now), None)
+    obstacle = next(list_obstacles(then, now), None)
     if obstacle is not None:
         return Reference(baseline.name, obstacle)
-    return _measure(seen, now, mine[0], baseline.name)
+    return _measure(seen, now, then, baseline.name)
 
 
 def _measure(seen: Observations, now: GroupSide, then: GroupSide, name: str) -> Reference:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 
@@ -35,8 +34,9 @@ from dprankdiag.model.comparison import (
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.compare_words import decide, summarise_cause
-from dprankdiag.pipelines.likeness import list_obstacles, list_work_differences, measure_slowness
+from dprankdiag.pipelines.likeness import measure_slowness
 from dprankdiag.pipelines.matching import CausePair, match_causes, numbers_of, ranks_of, severity_of
+from dprankdiag.pipelines.pairs import GroupPair, find_pair, pair_groups
 from dprankdiag.pipelines.sides import GroupSide, KindKey, read_groups
 
 LEVEL, SIGNIFICANCE = 0.9, 0.05
@@ -53,23 +53,6 @@ class Input:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPair:
-    """A lockstep group on both sides, and the kinds of step they share.
-
-    Attributes:
-        obstacles: why they cannot be compared.
-        unlike: why equal kinds of step are not equal work; their times are shown but not judged.
-        mix: share of each common kind, the mean of both sides.
-    """
-
-    before: GroupSide
-    after: GroupSide
-    obstacles: tuple[str, ...]
-    unlike: tuple[str, ...]
-    mix: dict[KindKey, float]
-
-
 def compare(before: Input, after: Input) -> Comparison:
     """Compare a diagnosis with an earlier one.
 
@@ -77,7 +60,7 @@ def compare(before: Input, after: Input) -> Comparison:
         InputError: a bundle lacks the tables, because an earlier version saved it.
     """
     groups = [read_groups(side.tables, side.name) for side in (before, after)]
-    pairs, reasons = _pair_groups(groups[0], groups[1])
+    pairs, reasons = pair_groups(groups[0], groups[1])
     reasons += [
         f"{when}: {side.diagnosis.headline}"
         for when, side, mine in (("before", before, groups[0]), ("after", after, groups[1]))
@@ -91,6 +74,8 @@ def compare(before: Input, after: Input) -> Comparison:
     fit = {engine.engine for engine in engines if not engine.reasons}
     causes = [replace(cause, summary=summarise_cause(cause, comparable=cause.engine in fit)) for cause in causes]
     notes = tuple(dict.fromkeys(text for pair in pairs for text in _list_notes(pair)))
+    if any(cause.presence == "moved" for cause in causes) and _assumes_ranks(before.diagnosis, after.diagnosis):
+        notes = (*notes, "ranks are assumed on one of the sides: what moved may have been numbered otherwise")
     verdict, headline = decide(engines, causes, reasons)
     return Comparison(
         verdict,
@@ -111,31 +96,8 @@ def _describe(diagnosis: Diagnosis) -> ComparedSide:
     return ComparedSide(paths, diagnosis.status, diagnosis.headline, len(diagnosis.ranks), diagnosis.time.steps)
 
 
-def _pair_groups(before: Sequence[GroupSide], after: Sequence[GroupSide]) -> tuple[list[GroupPair], list[str]]:
-    """Pair groups of one engine in their order; the only group of each side is a pair whatever it is called."""
-    reasons: list[str] = []
-    if len(before) == len(after) == 1:
-        return [_pair(before[0], after[0])], reasons
-    pairs: list[GroupPair] = []
-    if not before or not after:
-        return pairs, reasons
-    for engine in dict.fromkeys(side.engine for side in (*before, *after)):
-        mine = [[side for side in sides if side.engine == engine] for sides in (before, after)]
-        for old, new in zip_longest(*mine):
-            if old is None or new is None:
-                reasons.append(f"engine {engine} is only in the recording {'after' if old is None else 'before'}")
-            else:
-                pairs.append(_pair(old, new))
-    return pairs, reasons
-
-
-def _pair(before: GroupSide, after: GroupSide) -> GroupPair:
-    obstacles = tuple(list_obstacles(before, after))
-    common = [] if obstacles else [key for key in before.kinds if key in after.kinds]
-    counts = np.array([[side.kinds[key].sum() for key in common] for side in (before, after)], float)
-    shares = (counts / counts.sum(axis=1, keepdims=True)).mean(axis=0) if common else np.empty(0)
-    unlike = () if obstacles else tuple(list_work_differences(before, after))
-    return GroupPair(before, after, obstacles, unlike, dict(zip(common, shares.tolist(), strict=True)))
+def _assumes_ranks(*diagnoses: Diagnosis) -> bool:
+    return any(rank.grade == "assumed" for diagnosis in diagnoses for rank in diagnosis.ranks)
 
 
 def _list_notes(pair: GroupPair) -> Iterator[str]:
@@ -259,7 +221,7 @@ def _account(pair: GroupPair, names: Sequence[Sequence[str]]) -> tuple[AccountRo
 
 def _compare_cause(found: CausePair, pairs: Sequence[GroupPair]) -> CauseChange:
     told = (found.after or found.before)[0]
-    pair = next((item for item in pairs if told.engine == item.after.engine), None)
+    pair = find_pair(pairs, found)
     time, share = UNKNOWN, UNKNOWN
     if pair is not None and pair.mix:
         time, share = _cost(pair, found)

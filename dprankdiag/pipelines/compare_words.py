@@ -74,7 +74,7 @@ def describe_step(step: Change) -> str:
     ratio = step.difference / step.before
     if step.direction == "unchanged":
         low, high = (format_ratio(bound / step.before) for bound in step.interval)
-        return f"steps take {format_ns(step.after)}, {format_ns(step.before)} before (interval {low} to {high})"
+        return f"steps take {format_ns(step.after)}, {format_ns(step.before)} before (90 % interval: {low} to {high})"
     word = "longer" if step.direction == "worse" else "less"
     return f"steps take {format_ns(abs(step.difference))} ({format_ratio(abs(ratio))}) {word}"
 

@@ -94,4 +94,4 @@ def test_of_several_groups_each_finds_its_engine(tmp_path: Path) -> None:
     assert first.reference is not None
     assert second.reference is not None
     assert first.reference.misfit is None
-    assert second.reference.misfit == "engine default-2 is in it 0 times"
+    assert second.reference.misfit == "it has no group of as many ranks of engine default-2"
