@@ -1,7 +1,8 @@
 """Turn a case, as written in a file, into a world or into steps; diagnose it and hold the answer against the case.
 
-A case has a `world` (fields of `World`; faults by name with their arguments) or `steps` (what is uneven in hand-made
-steps), and says what must be claimed, that nothing of the cause may be, or for which reason it must not be judged.
+A case has a `world` (fields of `World`; faults by name with their arguments), perhaps with a `baseline` (another world),
+or `steps` (what is uneven in hand-made steps), and says what must be claimed, that nothing of the cause may be, or for
+which reason it must not be judged.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World
 from dprankdiag.model.claims import Claim
 from dprankdiag.pipelines.diagnose import Options, diagnose
+from dprankdiag.store.bundle import save_bundle
 from tests.analysis.builders import Array, annotate, observe_steps
 
 SMALL = {"ranks": 8, "steps": 40, "layers": 3, "seed": 5}
@@ -114,9 +116,19 @@ def _answer_world(body: Mapping[str, Any], folder: Path) -> Answer:
     for table in body.get("without_tables", ()):
         for path in paths:
             _drop_table(path, table)
-    diagnosis = diagnose(paths, Options(**body.get("options", {}))).diagnosis
+    options = Options(**body.get("options", {}))
+    if "baseline" in body:
+        options = replace(options, baseline=_save_baseline(build_world(body["baseline"]), folder / "baseline"))
+    diagnosis = diagnose(paths, options).diagnosis
     said = tuple(Said(item.cause, item.ranks, item.who, item.when) for item in diagnosis.findings)
     return Answer(said, {item.cause: (item.reason,) for item in diagnosis.abstentions})
+
+
+def _save_baseline(world: World, folder: Path) -> Path:
+    outcome = diagnose(write_world(world, folder))
+    bundle = folder / "good.dprank"
+    save_bundle(bundle, outcome.diagnosis, outcome.tables)
+    return bundle
 
 
 def _drop_table(path: Path, table: str) -> None:
