@@ -1,6 +1,6 @@
 """Turn a case, as written in a file, into a world or into steps; diagnose it and hold the answer against the case.
 
-A case has a `world` (fields of `World`; faults by name with their arguments), perhaps with a `baseline` (another world),
+A case has a `world` (fields of `World`; faults by name with their arguments), perhaps with another as its `baseline`,
 or `steps` (what is uneven in hand-made steps), and says what must be claimed, that nothing of the cause may be, or for
 which reason it must not be judged.
 """

@@ -70,7 +70,11 @@ def test_a_fault_of_another_rank_moved() -> None:
     found = compare(side(late(200_000)), give(other, mine))
     assert found.causes[0].presence == "moved"
     assert found.causes[0].summary.startswith("load.context moved from rank 1 to rank 2")
-    assert found.verdict == "unchanged"
+    assert (found.verdict, found.notes) == ("unchanged", ())
+    assumed = tuple(replace(rank, grade="assumed") for rank in other.ranks)
+    after = give(other, mine)
+    unsure = compare(side(late(200_000)), replace(after, diagnosis=replace(after.diagnosis, ranks=assumed)))
+    assert "may have been numbered otherwise" in unsure.notes[0]
 
 
 def test_a_fault_in_a_run_of_steps_is_as_sure_as_its_steps_are_alike() -> None:
