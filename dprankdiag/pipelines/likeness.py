@@ -38,11 +38,11 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
         if before.team != after.team:
             yield f"attention is shared by {before.team} ranks before, by {after.team} after"
         kinds = f"{_name_kinds(before)} before, {_name_kinds(after)} after"
-        yield f"no kind of step that meets in the same collectives, in the same order, is in both ({kinds})"
+        yield f"no kind of step with the same collectives, in the same order, is in both ({kinds})"
 
 
 def _name_kinds(side: GroupSide) -> str:
-    return ", ".join(sorted({name for name, _ in side.kinds})) or "none"
+    return ", ".join(sorted({f"{key[0]} with {side.meetings[key]} collectives" for key in side.kinds})) or "none"
 
 
 def share_kernels(before: GroupSide, after: GroupSide) -> float:

@@ -12,6 +12,10 @@ from dprankdiag.pipelines.matching import CausePair, numbers_of
 from dprankdiag.pipelines.sides import GroupSide, KindKey
 
 
+MOST_NAMED = 3
+"""More groups without a partner are counted, not named."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPair:
     """A lockstep group on both sides.
@@ -48,7 +52,11 @@ def pair_groups(before: Sequence[GroupSide], after: Sequence[GroupSide]) -> tupl
         else:
             old.remove(partner)
             pairs.append(_pair(partner, new))
-    return pairs, alone + [f"{_name(side)} is only in the recording before" for side in old]
+    alone += [f"{_name(side)} is only in the recording before" for side in old]
+    if len(alone) > MOST_NAMED:
+        count = f"{len(before)} lockstep groups before, {len(after)} after"
+        alone = [f"{count}, of which {len(pairs)} have the same ranks on both sides"]
+    return pairs, alone
 
 
 def find_partner(sides: Sequence[GroupSide], engine: str, ranks: Sequence[int]) -> GroupSide | None:

@@ -58,6 +58,7 @@ class GroupSide:
 
     Attributes:
         kinds: by key, which steps are of that kind, `(n_steps,)`.
+        meetings: by key, collectives a step.
         batch: by key, means of all ranks together in a step; NaN where annotations do not say.
         measured_ns, balanced_ns: `(n_steps,)`.
         busy_ns: `(n_steps, n_ranks)` time in which a rank's kernels ran.
@@ -74,6 +75,7 @@ class GroupSide:
     has_kernels: bool
     trusted: bool
     kinds: dict[KindKey, BoolArray]
+    meetings: dict[KindKey, int]
     batch: dict[KindKey, FloatArray]
     measured_ns: FloatArray
     balanced_ns: FloatArray
@@ -133,6 +135,7 @@ def _read_group(tables: Mapping[str, Columns], row: int) -> GroupSide:
         bool(about["has_kernels"]),
         bool(about["trusted"]),
         masks,
+        {_key(kinds, row): int(kinds["meetings"][row]) for row in range(len(kinds["kind"]))},
         batch,
         walls["measured_ns"],
         walls["balanced_ns"],
@@ -153,12 +156,16 @@ def _read_rank_steps(rank_steps: Columns, n_steps: int) -> tuple[tuple[int, ...]
     return tuple(ranks.tolist()), (busy, probe)
 
 
+def _key(kinds: Columns, row: int) -> KindKey:
+    return str(kinds["name"][row]), str(kinds["order"][row])
+
+
 def _read_kinds(kinds: Columns, kind_of: Any) -> tuple[dict[KindKey, BoolArray], dict[KindKey, FloatArray]]:
     """Join the kinds of equal key; they differ in attention kernels only."""
     masks: dict[KindKey, BoolArray] = {}
     sums: dict[KindKey, FloatArray] = {}
     for row, kind in enumerate(kinds["kind"]):
-        key = (str(kinds["name"][row]), str(kinds["order"][row]))
+        key = _key(kinds, row)
         mine = np.asarray(kind_of == kind)
         means = np.array([kinds[name][row] for name in BATCH], np.float64)
         masks[key] = masks.get(key, np.zeros(len(mine), bool)) | mine

@@ -56,7 +56,7 @@ def test_other_kernels_are_an_obstacle_and_a_few_new_ones_are_not() -> None:
 def test_decode_is_never_compared_with_prefill_nor_with_other_collectives() -> None:
     seen = steps()
     prefill = replace(seen, grids=(replace(seen.grids[0], kind="prefill"),))
-    assert "decode before, prefill after" in obstacles(seen, prefill)[0]
+    assert "decode with 6 collectives before, prefill with 6 collectives after" in obstacles(seen, prefill)[0]
     assert "no kind of step" in obstacles(seen, steps(operation=("dispatch", "combine") * 3))[0]
 
 

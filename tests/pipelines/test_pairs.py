@@ -44,6 +44,13 @@ def test_a_group_that_only_one_side_has_is_named() -> None:
     assert pair_groups([], [of(0)]) == ([], [])
 
 
+def test_many_groups_without_a_partner_are_counted() -> None:
+    before, after = [of(first) for first in (0, 4, 8)], [of(first) for first in (0, 20, 24)]
+    pairs, alone = pair_groups(before, after)
+    assert len(pairs) == 1
+    assert alone == ["3 lockstep groups before, 3 after, of which 1 have the same ranks on both sides"]
+
+
 def test_the_shares_of_the_common_kinds_add_up_to_one() -> None:
     ((pair,), _) = pair_groups([FOUR], [FOUR])
     assert sum(pair.mix.values()) == pytest.approx(1.0)
