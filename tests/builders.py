@@ -257,7 +257,7 @@ def comparison(**changes: Any) -> Comparison:
     )
     engine = EngineChange(
         "default",
-        8,
+        tuple(range(8)),
         (),
         kind.step_ns,
         (kind,),
@@ -294,7 +294,7 @@ def incomparable(**changes: Any) -> Comparison:
         engines=(
             replace(
                 engine,
-                ranks=4,
+                ranks=tuple(range(4)),
                 reasons=(reason,),
                 step_ns=nothing,
                 kinds=(),

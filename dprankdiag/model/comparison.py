@@ -77,6 +77,7 @@ class EngineChange:
     """One lockstep group on both sides.
 
     Attributes:
+        engine, ranks: as they are called after.
         reasons: why the two cannot be compared; empty if they can.
         step_ns: mean step, the kinds in the same mix on both sides.
         account: parts of that mean; they add up to it on both sides. Empty where no lost time is known.
@@ -85,7 +86,7 @@ class EngineChange:
     """
 
     engine: str
-    ranks: int
+    ranks: tuple[int, ...]
     reasons: tuple[str, ...]
     step_ns: Change
     kinds: tuple[KindChange, ...]

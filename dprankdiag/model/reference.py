@@ -18,12 +18,17 @@ class TransferSamples:
         grid: position of the kind of step among those of the recording at hand.
         members: ranks that meet.
         transfer_ns: `(n_steps,)` a step of the other recording, the mean of the ranks.
+        spread: how far the lockstep groups differ in the ratio of now to then (a standard deviation of its logarithm);
+            0 where there is only one.
+        groups: how many there are.
     """
 
     grid: int
     operation: str
     members: int
     transfer_ns: FloatArray
+    spread: float = 0.0
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)

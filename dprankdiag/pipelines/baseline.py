@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.reference import measure_transfers
 from dprankdiag.analysis.work import digest_order
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.diagnosis import Diagnosis
@@ -71,9 +72,12 @@ def attach_references(
     Args:
         engines: name of each group's engine in the diagnosis.
     """
+    found = [
+        _refer(seen, engine, baseline, alone=len(groups) == 1) for seen, engine in zip(groups, engines, strict=True)
+    ]
     return tuple(
-        replace(seen, reference=_refer(seen, engine, baseline, alone=len(groups) == 1))
-        for seen, engine in zip(groups, engines, strict=True)
+        replace(seen, reference=reference)
+        for seen, reference in zip(groups, _spread_groups(groups, found), strict=True)
     )
 
 
@@ -90,6 +94,28 @@ def _refer(seen: Observations, engine: str, baseline: Baseline, *, alone: bool) 
     if obstacle is not None:
         return Reference(baseline.name, obstacle)
     return _measure(seen, now, then, baseline.name)
+
+
+def _spread_groups(groups: Sequence[Observations], found: Sequence[Reference]) -> list[Reference]:
+    """Tell every group how far the groups differ in what became of their transfers."""
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for seen, reference in zip(groups, found, strict=True):
+        for item in reference.transfers:
+            now = measure_transfers(seen, item)[1].value
+            ratios.setdefault((item.operation, item.members), []).append(
+                float(np.log(max(now, 1.0) / max(float(item.transfer_ns.mean()), 1.0)))
+            )
+    return [
+        replace(
+            reference,
+            transfers=tuple(
+                replace(item, spread=float(np.std(mine, ddof=1)), groups=len(mine)) if len(mine) > 1 else item
+                for item in reference.transfers
+                for mine in (ratios[item.operation, item.members],)
+            ),
+        )
+        for reference in found
+    ]
 
 
 def _measure(seen: Observations, now: GroupSide, then: GroupSide, name: str) -> Reference:

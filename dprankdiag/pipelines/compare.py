@@ -124,8 +124,8 @@ def _compare_engine(pair: GroupPair, names: Sequence[Sequence[str]]) -> EngineCh
     if pair.unlike:
         kinds = tuple(replace(kind, step_ns=_untested(kind.step_ns)) for kind in kinds)
         step, transfer = _untested(step), _untested(transfer)
-    n_ranks = len(pair.after.ranks)
-    return EngineChange(pair.after.engine, n_ranks, pair.obstacles, step, kinds, account, speed, transfer)
+    name, ranks = pair.after.engine, pair.after.ranks
+    return EngineChange(name, ranks, pair.obstacles, step, kinds, account, speed, transfer)
 
 
 def _compare_speed(pair: GroupPair) -> Change:

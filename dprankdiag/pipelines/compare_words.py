@@ -17,6 +17,9 @@ _VERDICT_WORDS: dict[ComparisonVerdict, str] = {
 MOST_CAUSES = 2
 """Causes that the headline names."""
 
+MOST_ENGINES = 2
+"""Lockstep groups whose steps the headline tells, changed or not; of more only some that changed."""
+
 
 def decide(
     engines: Sequence[EngineChange], causes: Sequence[CauseChange], reasons: Sequence[str]
@@ -40,11 +43,7 @@ def _agree(directions: Sequence[Direction | None]) -> Direction:
 
 
 def _because(engines: Sequence[EngineChange], weighty: Sequence[CauseChange]) -> Iterator[str]:
-    for engine in engines:
-        prefix = f"{engine.engine}: " if len(engines) > 1 else ""
-        yield prefix + describe_step(engine.step_ns)
-        if engine.step_ns.direction in ("better", "worse"):
-            yield from (prefix + text for text in _describe_shared(engine))
+    yield from _describe_engines(engines)
     told = [cause for cause in weighty if cause.direction in ("better", "worse") or cause.presence != "stayed"]
     yield from (cause.summary for cause in told[:MOST_CAUSES])
     if len(told) > MOST_CAUSES:
@@ -53,8 +52,32 @@ def _because(engines: Sequence[EngineChange], weighty: Sequence[CauseChange]) ->
         yield "no cause of warning or above is new, gone or costs significantly more or less"
 
 
+def _describe_engines(engines: Sequence[EngineChange]) -> Iterator[str]:
+    """Say how the step of each lockstep group changed; of many groups, only of those whose step did."""
+    if len(engines) == 1:
+        yield describe_step(engines[0].step_ns)
+        yield from _describe_shared(engines[0])
+        return
+    changed = [engine for engine in engines if engine.step_ns.direction in ("better", "worse")]
+    told = engines if len(engines) <= MOST_ENGINES else changed[:MOST_ENGINES]
+    for engine in told:
+        prefix = f"{name_group(engine)}: "
+        yield prefix + describe_step(engine.step_ns)
+        yield from (prefix + text for text in _describe_shared(engine))
+    if len(engines) > MOST_ENGINES:
+        count = f"{len(changed)} of {len(engines)} lockstep groups"
+        yield f"the step of {count} changes significantly"
+
+
+def name_group(engine: EngineChange) -> str:
+    """Name a lockstep group by its engine and ranks."""
+    return f"{engine.engine} {engine.ranks[0]}-{engine.ranks[-1]}"
+
+
 def _describe_shared(engine: EngineChange) -> Iterator[str]:
-    """Say what changed for all ranks alike and points the same way as the step."""
+    """Say what changed for all ranks alike and points the same way as a step that changed."""
+    if engine.step_ns.direction not in ("better", "worse"):
+        return
     speed, transfer = engine.speed, engine.transfer_ns
     if speed.direction == engine.step_ns.direction and abs(speed.difference or 0.0) >= LEAST_SLOWNESS - 1:
         word = "longer" if speed.direction == "worse" else "less"

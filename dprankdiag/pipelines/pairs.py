@@ -11,7 +11,6 @@ from dprankdiag.pipelines.likeness import list_obstacles, list_work_differences
 from dprankdiag.pipelines.matching import CausePair, numbers_of
 from dprankdiag.pipelines.sides import GroupSide, KindKey
 
-
 MOST_NAMED = 3
 """More groups without a partner are counted, not named."""
 

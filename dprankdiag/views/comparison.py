@@ -129,7 +129,11 @@ def _list_sections(comparison: Comparison) -> Iterator[Section]:
         yield Section("What cannot be compared", lines=comparison.reasons)
     several = len(comparison.engines) > 1
     for engine in comparison.engines:
-        yield from _list_engine_sections(engine, f" of {engine.engine}" if several else "", comparison.interval_level)
+        yield from _list_engine_sections(
+            engine,
+            f" of {engine.engine} {words.format_ranks(engine.ranks)}" if several else "",
+            comparison.interval_level,
+        )
     yield _list_causes(comparison)
     for when, side in (("Before", comparison.before), ("After", comparison.after)):
         yield Section(when, lines=tuple(_describe_side(side)))

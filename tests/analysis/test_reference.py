@@ -74,6 +74,14 @@ def test_sizes_that_may_differ_by_a_tenth_need_a_larger_difference() -> None:
     assert compare_transfers(seen, replace(reference, size_margin=0.1)) is None
 
 
+def test_what_groups_differ_among_themselves_is_no_slow_fabric() -> None:
+    seen, reference = observe_steps(seed=2, transfer=round(1.4 * TRANSFER_NS)), refer(THEN)
+    apart = tuple(replace(item, spread=0.2, groups=16) for item in reference.transfers)
+    alike = tuple(replace(item, spread=0.02, groups=16) for item in reference.transfers)
+    assert compare_transfers(seen, replace(reference, transfers=apart)) is None
+    assert compare_transfers(seen, replace(reference, transfers=alike)) is not None
+
+
 ALIKE = 1 + 0.004 * np.random.default_rng(0).standard_normal(8)
 
 

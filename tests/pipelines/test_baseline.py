@@ -95,3 +95,13 @@ def test_of_several_groups_each_finds_its_engine(tmp_path: Path) -> None:
     assert second.reference is not None
     assert first.reference.misfit is None
     assert second.reference.misfit == "it has no group of as many ranks of engine default-2"
+
+
+def test_groups_that_differ_in_their_transfers_know_of_each_other(tmp_path: Path) -> None:
+    baseline = load_baseline(save(steps(seed=1), tmp_path / "day.dprank"))
+    groups = (replace(baseline.groups[0], engine="a"), replace(baseline.groups[0], engine="b"))
+    two = replace(baseline, groups=groups)
+    seen = attach_references([steps(seed=2), steps(seed=3, transfer=32_000)], two, ["a", "b"])
+    for item in (item for part in seen if part.reference for item in part.reference.transfers):
+        assert item.groups == 2
+        assert item.spread == pytest.approx(np.log(2) / np.sqrt(2), rel=0.02)

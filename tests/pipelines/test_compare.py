@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from dprankdiag.errors import InputError
 from dprankdiag.model.comparison import Change, Comparison
 from dprankdiag.pipelines.compare import Input, compare
-from dprankdiag.pipelines.compared_tables import tabulate_compared
+from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
+from dprankdiag.pipelines.result_tables import tabulate
 from tests.analysis.builders import annotate, observe_grids, run_grid
 from tests.builders import abstention
-from tests.pipelines.builders import EVEN_NS, RANKS, STEP_NS, TRANSFER_NS, Array, claim, see
+from tests.pipelines.builders import EVEN_NS, RANKS, STEP_NS, TRANSFER_NS, Array, account, claim, see
 from tests.pipelines.sides import give
 
 OPPOSITE = {"better": "worse", "worse": "better", "unchanged": "unchanged", "not_comparable": "not_comparable"}
@@ -193,6 +194,24 @@ def test_every_kind_that_slows_is_told() -> None:
     found = compare(mixed(40, 8), mixed(40, 8, by=1.2, seed=1))
     assert found.verdict == "worse"
     assert {kind.step_ns.direction for kind in found.engines[0].kinds} == {"worse"}
+
+
+def test_of_many_groups_the_headline_tells_those_that_changed() -> None:
+    def groups(late_ns: int) -> Input:
+        one = side(late(0), claimed=False)
+        parts = []
+        for first in range(0, 16, RANKS):
+            seen = see(late(late_ns if first == 4 else 0), 40)
+            ranks = tuple(replace(rank, rank=first + rank.rank) for rank in seen.ranks)
+            parts.append(GroupPart(replace(seen, ranks=ranks), account(seen), "default"))
+        tables = tabulate([item.seen for item in parts]) | tabulate_compared(parts, ())
+        return replace(one, tables=tables)
+
+    found = compare(groups(0), groups(300_000))
+    assert found.verdict == "worse"
+    assert "default 4-7: steps take 0.30 ms" in found.headline
+    assert "the step of 1 of 4 lockstep groups changes significantly" in found.headline
+    assert "default 0-3" not in found.headline
 
 
 sides = st.builds(

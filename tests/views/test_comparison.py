@@ -81,7 +81,7 @@ def test_several_kinds_have_a_line_for_all_and_several_engines_have_names() -> N
     two = (replace(ENGINE, kinds=(kind, prefill)), replace(ENGINE, engine="decoders"))
     page = render(builders.comparison(engines=two), "text", width=120)
     assert "all, in one mix" in page
-    assert "Mean step of decoders" in page
+    assert "Mean step of decoders 0-7" in page
 
 
 def test_what_was_not_tested_is_not_judged() -> None:
