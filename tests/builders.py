@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dprankdiag.model.comparison import (
+    AccountRow,
+    Batch,
+    CauseChange,
+    Change,
+    ComparedSide,
+    Comparison,
+    EngineChange,
+    KindChange,
+)
 from dprankdiag.model.diagnosis import (
     Abstention,
     Alternative,
@@ -203,5 +213,97 @@ def undecided_diagnosis(**changes: Any) -> Diagnosis:
         step=StepTime(median_ns=None, balanced_median_ns=None),
         lost=NOTHING_LOST,
         findings=(),
+    )
+    return replace(known, **changes)
+
+
+def change(before: float | None, after: float | None, **changes: Any) -> Change:
+    """Make a change of a time that was tested and is significant unless both are equal."""
+    difference = None if before is None or after is None else after - before
+    if difference is None:
+        return replace(Change(before, after), **changes)
+    direction: Any = "worse" if difference > 0 else "better" if difference < 0 else "unchanged"
+    reach = 0.1 * abs(difference)
+    known = Change(before, after, difference, (difference - reach, difference + reach), 0.001, direction)
+    return replace(known, **changes)
+
+
+def cause_change(**changes: Any) -> CauseChange:
+    """Make a load fault on rank 3 that is gone."""
+    known = CauseChange(
+        cause="load.context",
+        engine="default",
+        presence="gone",
+        before_ranks=(3,),
+        after_ranks=(),
+        before_severity="critical",
+        after_severity=None,
+        lost_ns=change(6_300_000.0, 0.0),
+        lost_ratio=change(0.21, 0.0, chance=None, direction=None),
+        summary="load.context on rank 3 is gone (6.30 ms a step before)",
+    )
+    return replace(known, **changes)
+
+
+def comparison(**changes: Any) -> Comparison:
+    """Make a comparison in which a load fault is gone and the step is shorter."""
+    kind = KindChange(
+        "decode",
+        STEPS,
+        STEPS,
+        change(30_000_000.0, 23_700_000.0),
+        Batch(128.0, 260_000.0, None),
+        Batch(130.0, 255_000.0, None),
+    )
+    engine = EngineChange(
+        "default",
+        tuple(range(8)),
+        (),
+        kind.step_ns,
+        (kind,),
+        (
+            AccountRow("load.context", 6_300_000, 0),
+            AccountRow("unexplained", 200_000, 150_000),
+            AccountRow("even ranks", 23_500_000, 23_550_000),
+        ),
+        Change(1.0, 1.002, 0.002, (-0.003, 0.007), 0.9, "unchanged"),
+        change(2_000_000.0, 2_000_000.0, chance=1.0),
+    )
+    known = Comparison(
+        verdict="better",
+        headline="Better: steps take 6.30 ms (21 %) less; load.context on rank 3 is gone (6.30 ms a step before)",
+        before=ComparedSide(("before.sqlite",), "findings", diagnosis().headline, 8, STEPS),
+        after=ComparedSide(("after.dprank",), "healthy", even_diagnosis().headline, 8, STEPS),
+        reasons=(),
+        engines=(engine,),
+        causes=(cause_change(),),
+        notes=("mixed steps of this order of collectives are only in the recording before: 3 left out",),
+    )
+    return replace(known, **changes)
+
+
+def incomparable(**changes: Any) -> Comparison:
+    """Make a comparison of eight ranks with four."""
+    (engine,) = comparison().engines
+    reason = "8 ranks before, 4 after"
+    nothing = Change(None, None)
+    known = comparison(
+        verdict="not_comparable",
+        headline=f"Not comparable: {reason}",
+        after=replace(comparison().after, ranks=4),
+        engines=(
+            replace(
+                engine,
+                ranks=tuple(range(4)),
+                reasons=(reason,),
+                step_ns=nothing,
+                kinds=(),
+                account=(),
+                speed=nothing,
+                transfer_ns=nothing,
+            ),
+        ),
+        causes=(cause_change(lost_ns=nothing, lost_ratio=nothing, summary="load.context was found before on rank 3"),),
+        notes=(),
     )
     return replace(known, **changes)

@@ -11,7 +11,9 @@ import numpy as np
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.ranks import Rank
+from dprankdiag.model.reference import Reference
 from dprankdiag.model.results import COMPONENTS
+from dprankdiag.model.sources import Shape
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -29,6 +31,23 @@ class ProbeTimes:
     mean_ns: FloatArray
     weight_ns: FloatArray
     family: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """How often the members ran a kernel (name and launch shape), and how long.
+
+    Attributes:
+        is_equal_work: the kernel does equal work on every member.
+        calls, total_ns: `(n_ranks,)`.
+    """
+
+    name: str
+    shape: Shape
+    family: str
+    is_equal_work: bool
+    calls: IntArray
+    total_ns: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +112,8 @@ class Observations:
         batches: what each rank's batch annotations say, one a rank; empty without annotations.
         os_calls: the system calls of the hosts' threads; None if they were not recorded.
         ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
+        kernels: what the members ran longest, whole recording.
+        reference: another recording of the group; None where none was given.
     """
 
     ranks: tuple[Rank, ...]
@@ -111,6 +132,8 @@ class Observations:
     batches: tuple[BatchSeries, ...] = ()
     os_calls: NamedSpans | None = None
     ranges: NamedSpans | None = None
+    kernels: tuple[KernelUse, ...] = ()
+    reference: Reference | None = None
 
     @property
     def n_steps(self) -> int:

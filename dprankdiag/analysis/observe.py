@@ -29,6 +29,7 @@ from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measu
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.analysis.steps import Cut, cut_steps
+from dprankdiag.analysis.work import list_kernel_uses
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
@@ -209,6 +210,9 @@ def _build_groups(
                 _read_batches(trace, ranks, lanes.alignment),
                 _take_spans(trace, "os_calls", trace.names.call_names, ranks, lanes.alignment),
                 None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, lanes.alignment),
+                list_kernel_uses([keys[rank] for rank in ranks], probe_keys[ranks].keys, trace.names)
+                if has_kernels
+                else (),
             )
         )
     return groups, left_out

@@ -192,14 +192,19 @@ def _best_split(values: FloatArray, shortest: int, scale: float, least: float) -
     return int(left[best])
 
 
+def block_length(n: int) -> int:
+    """Choose how many neighbouring steps a block of the bootstrap has; it grows with the cube root of n."""
+    return max(1, min(n, round(float(n ** (1 / 3))) * 2))
+
+
 def draw_blocks(n: int, draws: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Draw block-bootstrap samples of step indices, `(draws, n)`.
 
-    Blocks keep short-range correlation; their length grows with the cube root of n.
+    Blocks keep short-range correlation.
 
     Source: Künsch, Annals of Statistics 17 (1989), moving blocks.
     """
-    length = max(1, min(n, round(n ** (1 / 3)) * 2))
+    length = block_length(n)
     blocks = -(-n // length)
     starts = np.random.default_rng(seed).integers(0, n - length + 1, (draws, blocks))
     index = starts[:, :, None] + np.arange(length)[None, None, :]

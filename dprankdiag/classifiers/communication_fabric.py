@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.reference import LongTransfers, compare_transfers
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
+from dprankdiag.analysis.statistics import BoolArray
 from dprankdiag.analysis.transfers import TransferShift
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
@@ -26,8 +28,10 @@ class CommunicationFabric:
     traffic on the same fabric, a communication library that chose another algorithm.
 
     *How we tell it apart*: a transfer is the time from the last arrival to the group's end, so that no waiting is
-    in it. It is called long only against a reference of the same operations: other steps of the same recording.
-    Transfers that are long throughout show no reference and the cause abstains.
+    in it. It is called long only against a reference of the same operations: other steps of the same recording, else
+    an earlier recording (``--baseline``) of the same kinds of step, operations, group sizes and batch sizes. What is
+    longer must stand out of the scatter of both. Transfers that are long throughout show no reference of their own;
+    without a baseline the cause abstains.
 
     *What to do*: compare link and congestion counters of the window with a good one, check routes and adaptive
     routing, run a collective benchmark on the same nodes.
@@ -38,14 +42,9 @@ class CommunicationFabric:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim runs of steps, or single steps, with long transfers."""
         if not skews.transfer:
-            yield Abstention(
-                self.cause,
-                "transfers are alike in all steps, and there is no other recording to compare them with",
-                ("reference transfer times",),
-                "record a window in which the service is fast, beside one in which it is slow",
-            )
+            yield from _judge_against_reference(seen, skews, self.cause)
         for shift in skews.transfer:
-            if _coincides(skews, shift):
+            if _coincides(skews, shift.steps):
                 yield Abstention(
                     self.cause,
                     "transfers are longer in the very steps in which a rank comes late; long waits lengthen them too",
@@ -55,11 +54,66 @@ class CommunicationFabric:
                 yield _claim(seen, shift, self.cause)
 
 
-def _coincides(skews: Skews, shift: TransferShift) -> bool:
+def _judge_against_reference(seen: Observations, skews: Skews, cause: str) -> Iterator[Claim | Abstention]:
+    """Judge transfers that are alike in all steps by another recording, if there is one."""
+    reference = seen.reference
+    obstacle = None if reference is None else reference.misfit or reference.unlike_sizes
+    if reference is None or obstacle is not None or not reference.transfers:
+        reason = "transfers are alike in all steps, and there is no other recording to compare them with"
+        if reference is not None:
+            unlike = obstacle or "it has none of the same operation and size"
+            reason = f"transfers are alike in all steps, and those of {reference.name} cannot be compared: {unlike}"
+        mend = "give an earlier recording of the same load: --baseline FILE.dprank"
+        yield Abstention(cause, reason, ("reference transfer times",), mend)
+        return
+    long = compare_transfers(seen, reference)
+    if long is None:
+        return
+    steps = np.ones(seen.n_steps, bool)
+    if _coincides(skews, steps):
+        yield Abstention(
+            cause,
+            f"transfers are longer than in {reference.name}, and so is a rank's lateness; long waits lengthen them too",
+            ("the same lateness with short transfers",),
+        )
+        return
+    yield _claim_against(seen, long, reference.name, steps, cause)
+
+
+def _claim_against(seen: Observations, long: LongTransfers, name: str, steps: BoolArray, cause: str) -> Claim:
+    n = seen.n_steps
+    operations = ", ".join(long.operations)
+    now, then = format_ns(long.now_ns), format_ns(long.then_ns)
+    return Claim(
+        cause,
+        (),
+        steps,
+        "all",
+        "steady",
+        f"transfers ({operations}) take {long.ratio:.2f} × as long for every rank as in {name}",
+        (
+            Evidence("transfer_ratio", long.ratio, "ratio", f"{long.ratio:.2f} × the reference", 1.0, n),
+            Evidence(
+                "transfer_ns",
+                long.now_ns,
+                "ns",
+                f"{now} of transfer a step, {then} in {long.steps} steps of {name}",
+                long.then_ns,
+                n,
+            ),
+        ),
+        (Alternative("uniform.slow", "equal work taking longer on every rank as well"),),
+        (Undo("transfer", tuple(factor[None, :, None] for factor in long.factors)),),
+        0.95 if n >= 8 else 1.0 - 0.5 ** (1 + n),
+        spread_ns=long.error_ns,
+    )
+
+
+def _coincides(skews: Skews, steps: BoolArray) -> bool:
     """Tell whether a rank stands out in the same steps; then the transfer cannot be compared like with like."""
     for standout in (*skews.attention, *skews.speed, *skews.host, *skews.other):
-        both = (standout.steps & shift.steps).sum()
-        if both >= SAME_STEPS * (standout.steps | shift.steps).sum():
+        both = (standout.steps & steps).sum()
+        if both >= SAME_STEPS * (standout.steps | steps).sum():
             return True
     return False
 

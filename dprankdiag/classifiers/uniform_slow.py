@@ -1,10 +1,13 @@
-"""Every rank alike is slower than in the rest of the recording."""
+"""Every rank alike is slower than in the rest of the recording, or than in another one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.reference import compare_speed
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Evidence
@@ -12,7 +15,7 @@ from dprankdiag.units import format_ratio
 
 
 class UniformSlow:
-    """Every rank alike is slower than in the rest of the recording.
+    """Every rank alike is slower than in the rest of the recording, or than in another one.
 
     *What you see*: steps are longer, and no rank waits more than before.
 
@@ -20,8 +23,9 @@ class UniformSlow:
     larger batch, a different model: not a problem of one rank.
 
     *How we tell it apart*: kernels of equal work (same name, same launch shape) take longer on every rank by about
-    the same ratio, in a run of steps against the rest of the same recording. A recording that is slow throughout
-    looks healthy here: there is nothing to compare it with.
+    the same ratio, in a run of steps against the rest of the same recording, else against an earlier recording
+    (``--baseline``), beyond what ranks and steps scatter. A recording that is slow throughout looks healthy without a
+    baseline: there is nothing to compare it with.
 
     *What to do*: look for what changed on all ranks at that time; compare with a recording of a good day.
     """
@@ -31,12 +35,7 @@ class UniformSlow:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim runs of steps in which equal work takes longer everywhere."""
         if skews.common is None:
-            yield Abstention(
-                self.cause,
-                "this recording alone cannot show whether all ranks are slower than they should be",
-                ("a reference recording",),
-                "record the same load on a good day and compare",
-            )
+            yield from _judge_against_reference(seen, self.cause)
             return
         steps, ratio = skews.common
         n = int(steps.sum())
@@ -53,3 +52,33 @@ class UniformSlow:
             0.9,
             loss_known=False,
         )
+
+
+def _judge_against_reference(seen: Observations, cause: str) -> Iterator[Claim | Abstention]:
+    """Judge a recording whose steps are alike by another one, if there is one."""
+    reference = seen.reference
+    if reference is None or reference.misfit is not None or reference.slowness is None:
+        reason = "this recording alone cannot show whether all ranks are slower than they should be"
+        if reference is not None:
+            unlike = reference.misfit or "they have too little equal work in common"
+            reason = f"{reason}, and it cannot be compared with {reference.name}: {unlike}"
+        mend = "record the same load on a good day and give it: --baseline FILE.dprank"
+        yield Abstention(cause, reason, ("a reference recording",), mend)
+        return
+    slow = compare_speed(seen, reference)
+    if slow is None:
+        return
+    text = f"equal work takes {slow.ratio:.3f} × as long, on the least slow rank {slow.lowest:.3f} ×"
+    yield Claim(
+        cause,
+        (),
+        np.ones(seen.n_steps, bool),
+        "all",
+        "steady",
+        f"every rank takes {format_ratio(slow.ratio - 1)} longer for equal work than in {reference.name}",
+        (Evidence("probe_slowness_ratio", slow.ratio, "ratio", text, 1.0, slow.kernels),),
+        (),
+        (),
+        0.9,
+        loss_known=False,
+    )

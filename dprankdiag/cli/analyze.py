@@ -61,6 +61,9 @@ class Window(click.ParamType[tuple[float, float]]):
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank.")
 @click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
 @click.option("--window", type=Window(), help="Judge only A to B, in seconds after the first analysed event.")
+@click.option(
+    "--baseline", type=FILE, metavar="BUNDLE", help="An earlier recording (.dprank) to hold this one against."
+)
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")
@@ -76,7 +79,8 @@ def command(context: click.Context, /, **given: Any) -> int:
     """
     paths: Sequence[Path] = given["paths"]
     _check_inputs(given)
-    check_outputs(given["outputs"], [*paths, *(given[name] for name in ("rank_map", "patterns") if given[name])])
+    read = [given[name] for name in ("rank_map", "patterns", "baseline") if given[name] is not None]
+    check_outputs(given["outputs"], [*paths, *read])
     diagnosis, tables = _obtain(paths, given, open_doors(context))
     view = load_view(given["format_name"])
     write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
@@ -105,7 +109,7 @@ def _check_inputs(given: Mapping[str, Any]) -> None:
         raise UsageError("--quiet and --verbose exclude each other")
     for path in given["paths"]:
         check_exists(path)
-    for option in ("rank_map", "patterns"):
+    for option in ("rank_map", "patterns", "baseline"):
         if given[option] is not None:
             check_exists(given[option])
 
@@ -117,11 +121,14 @@ def _obtain(paths: Sequence[Path], given: Mapping[str, Any], doors: Doors) -> tu
     if bundles:
         return _reopen(bundles[0], paths, given)
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
-    names = ("rank_map", "expect_ranks", "window", "patterns", "jobs")
+    names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline")
     try:
         outcome = doors.diagnose(paths, {name: given[name] for name in names}, progress)
     finally:
         progress.close()
+    if not given["quiet"]:
+        for warning in outcome.warnings:
+            write_error(f"warning: {warning}")
     return outcome.diagnosis, outcome.tables
 
 
@@ -131,7 +138,7 @@ def _reopen(bundle: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> tu
     if len(paths) > 1:
         mend = "give one bundle alone, or all the traces"
         raise InputError("a bundle cannot be joined with other inputs yet", where=str(bundle), mend=mend)
-    for name in ("rank_map", "expect_ranks", "window", "patterns"):
+    for name in ("rank_map", "expect_ranks", "window", "patterns", "baseline"):
         if given[name] is not None:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} cannot change a saved diagnosis", where=str(bundle), mend="analyse the trace")

@@ -16,12 +16,15 @@ from dprankdiag.errors import DprankdiagError
 
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
+    from dprankdiag.model.comparison import Comparison
+    from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
 
 Progress = Callable[[str, "float | None"], None]
 
 VERBS = {
     "analyze": "dprankdiag.cli.analyze",
+    "compare": "dprankdiag.cli.compare",
     "kernels": "dprankdiag.cli.kernels",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
@@ -43,6 +46,13 @@ def list_trace_kernels(path: Path, patterns: Path | None) -> Sequence[KernelRow]
     from dprankdiag.pipelines.diagnose import list_kernels
 
     return list_kernels(path, patterns)
+
+
+def compare_inputs(before: Input, after: Input) -> Comparison:
+    """Compare two diagnoses by their tables."""
+    from dprankdiag.pipelines.compare import compare
+
+    return compare(before, after)
 
 
 def load_cause_catalog() -> Mapping[str, Cause]:
@@ -69,6 +79,7 @@ class Doors:
     list_kernels: Callable[[Path, Path | None], Sequence[KernelRow]] = list_trace_kernels
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
+    compare: Callable[[Input, Input], Comparison] = compare_inputs
 
 
 def open_doors(context: click.Context) -> Doors:

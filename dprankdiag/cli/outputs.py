@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 BUNDLE_SUFFIX = ".dprank"
 
 
-def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], known: Sequence[str] | None = None) -> None:
     """Check that every output can be written and replaces no input.
+
+    Args:
+        known: suffixes that can be written; those of a diagnosis and its bundle if not given.
 
     Raises:
         UsageError: unknown suffix, no such folder, a folder itself, named twice, or an input.
@@ -26,7 +29,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
     inputs = list(inputs)
     seen: set[Path] = set()
     for output in outputs:
-        _check_output(output)
+        _check_output(output, (*SUFFIXES, BUNDLE_SUFFIX) if known is None else known)
         resolved = output.resolve()
         if resolved in seen:
             raise UsageError("named twice as output", where=str(output))
@@ -36,11 +39,11 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
                 raise UsageError("is an input and would be overwritten", where=str(output), mend="choose another name")
 
 
-def _check_output(output: Path) -> None:
+def _check_output(output: Path, known: Sequence[str]) -> None:
     where = str(output)
-    if output.suffix.lower() != BUNDLE_SUFFIX and find_format(output.name) is None:
-        known = ", ".join((*SUFFIXES, BUNDLE_SUFFIX))
-        raise UsageError(f"no output format for the suffix '{output.suffix}'", where=where, mend=f"there are {known}")
+    if not output.name.lower().endswith(tuple(known)):
+        mend = f"there are {', '.join(known)}"
+        raise UsageError(f"no output format for the suffix '{output.suffix}'", where=where, mend=mend)
     try:
         is_folder = output.is_dir()
         output.exists()
@@ -73,6 +76,20 @@ def write_outputs(outputs: Sequence[Path], diagnosis: Diagnosis, tables: Mapping
             _write_output(output, diagnosis, tables)
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
+
+
+def write_text(output: Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from dprankdiag.store.bundle import replace_file
+
+    try:
+        replace_file(output.resolve(), text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
 
 
 def _write_output(output: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:

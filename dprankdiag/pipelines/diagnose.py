@@ -21,6 +21,8 @@ from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
+from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
+from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.pipelines.join import join_diagnoses, join_kinds
@@ -44,6 +46,7 @@ class Options:
         window: seconds after the first analysed event, half open.
         patterns: TOML file of kernel name patterns, tried before the catalogue's.
         jobs: files to read at a time.
+        baseline: bundle of an earlier recording to hold this one against.
     """
 
     rank_map: Path | None = None
@@ -51,14 +54,16 @@ class Options:
     window: tuple[float, float] | None = None
     patterns: Path | None = None
     jobs: int = 1
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A diagnosis and the small tables that belong to it."""
+    """A diagnosis and the small tables that belong to it; `warnings` are for the one who asked."""
 
     diagnosis: Diagnosis
     tables: dict[str, Columns]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     tell = progress or (lambda text, share: None)
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
+    baseline = load_baseline(options.baseline) if options.baseline else None
     inputs = read_inputs(paths, progress, options.jobs)
     if not inputs.readings and options.window is not None:
         raise UsageError("no input has a time axis to cut", where="--window", mend="leave it out")
@@ -96,13 +102,16 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         others.append(diagnose_dumps(inputs.dumps, options.expect_ranks, rank_map))
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
-    groups: list[Sequence[Observations]] = []
+    parts: list[GroupPart] = []
     causes = load_causes()
     for number, trace in enumerate(traces):
         if options.window is not None:
             trace = cut_window(trace, options.window)
         tell("matching collectives", number / len(traces))
         observed = observe(trace, catalog, load_ranges())
+        engines = [group.ranks[0].engine for group in observed.groups]
+        if baseline is not None:
+            observed = replace(observed, groups=attach_references(observed.groups, baseline, engines))
         tell("judging", (number + 0.7) / len(traces))
         judged = [_judge(group) for group in observed.groups]
         accounts = tuple(
@@ -110,9 +119,15 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        groups.append(observed.groups)
+        parts += map(GroupPart, observed.groups, accounts, engines)
     by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
-    return Outcome(publish_numbers(join_kinds(by_trace, others, unusable)), tabulate(groups))
+    joined = publish_numbers(join_kinds(by_trace, others, unusable))
+    groups = [part.seen for part in parts]
+    tables = tabulate(groups) | tabulate_compared(parts, joined.findings)
+    if baseline is None:
+        return Outcome(joined, tables)
+    told = describe_against(baseline, joined, tables)
+    return Outcome(replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits(groups)))
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

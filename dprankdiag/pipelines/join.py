@@ -13,14 +13,11 @@ _ORDER: tuple[Status, ...] = ("findings", "uniform", "inconclusive", "healthy")
 
 
 def join_diagnoses(diagnoses: Sequence[Diagnosis], unusable: Sequence[Source]) -> Diagnosis:
-    """Join diagnoses; where engines share a name, those of the second and later get their number."""
+    """Join diagnoses of deployments, whose engines have names of their own."""
     first = diagnoses[0]
     if len(diagnoses) == 1:
         return replace(first, inputs=(*first.inputs, *unusable))
-    engines = [rank.engine for item in diagnoses for rank in item.ranks[:1]]
     parts = list(diagnoses)
-    if len(set(engines)) < len(engines):
-        parts = [first, *(_rename(item, number) for number, item in enumerate(diagnoses[1:], 2))]
     lead = min(parts, key=lambda item: (_ORDER.index(item.status), -(item.lost.total_ns or 0)))
     findings = sorted((finding for part in parts for finding in part.findings), key=lambda item: -(item.lost_ns or 0))
     return replace(
@@ -85,19 +82,6 @@ def _still_open(part: Diagnosis, traces: Diagnosis | None) -> tuple[Abstention, 
     if traces is None or part is traces:
         return part.abstentions
     return tuple(item for item in part.abstentions if item.get_it_with is None)
-
-
-def _rename(diagnosis: Diagnosis, number: int) -> Diagnosis:
-    return replace(
-        diagnosis,
-        ranks=tuple(replace(rank, engine=name_engine(rank.engine, number)) for rank in diagnosis.ranks),
-        findings=tuple(replace(item, engine=name_engine(item.engine, number)) for item in diagnosis.findings),
-    )
-
-
-def name_engine(engine: str, number: int) -> str:
-    """Name an engine of the deployment with the given ordinal, from 1: the first keeps its name."""
-    return engine if number == 1 else f"{engine}-{number}"
 
 
 def _join_lost(parts: Sequence[Diagnosis]) -> Lost:

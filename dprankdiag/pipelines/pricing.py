@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations, order_steps
-from dprankdiag.analysis.statistics import EVENT_SCORE, FloatArray, bootstrap_interval, robust_sd
+from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, bootstrap_interval, robust_sd
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
@@ -31,6 +31,21 @@ PAIR_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
+class StepLoss:
+    """What a finding costs in each step.
+
+    Attributes:
+        lost_ns: `(n_steps,)`.
+        spread_ns: `(n_steps,)` how far that may be off in all steps alike (a standard deviation).
+        covered: `(n_steps,)` the steps that the claim covers.
+    """
+
+    lost_ns: FloatArray
+    spread_ns: FloatArray
+    covered: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """The lost time of one lockstep group.
 
@@ -39,6 +54,7 @@ class Account:
         total_ns, unexplained_ns, jitter_ns: sums over the steps; None where the replay cannot be trusted.
         hidden_ratio: share of the wall that systematic differences below every threshold could still cost.
         spike_ratio: share of the wall that single steps take beyond the usual, all claims undone.
+        losses: one a finding, by step; None where it has no price.
     """
 
     findings: tuple[Finding, ...]
@@ -51,6 +67,7 @@ class Account:
     replay_error: float | None
     hidden_ratio: float
     spike_ratio: float
+    losses: tuple[StepLoss | None, ...] = ()
 
 
 def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Cause]) -> Account:
@@ -66,13 +83,16 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     error = measure_replay_error(seen.grids, [event[seen.grid_of == grid_id] for grid_id in range(len(seen.grids))])
     trusted = error is None or error <= REPLAY_ERROR_LIMIT
     findings: list[Finding] = []
+    losses: list[StepLoss | None] = []
     kept = np.zeros(seen.n_steps)
     for claim, row in zip(priced, lost, strict=True):
         finding = _make_finding(seen, claim, row, measured, causes, trusted)
         if finding is not None:
             findings.append(finding)
+            losses.append(StepLoss(row, np.where(claim.steps, claim.spread_ns, 0.0), claim.steps) if trusted else None)
             kept += row
     findings += [_unpriced(seen, claim, causes) for claim in claims if not claim.loss_known]
+    losses += [None] * (len(findings) - len(losses))
     total = measured - balanced
     hidden = measure_hidden(seen.grids, [undo for claim in priced for undo in claim.undo])
     return Account(
@@ -86,6 +106,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         error,
         hidden / float(shares.measured.sum()),
         _spike_ratio(seen, measured, balanced),
+        tuple(losses),
     )
 
 

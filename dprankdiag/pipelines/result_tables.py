@@ -13,7 +13,6 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.model import results
 from dprankdiag.model.results import COMPONENTS, WORK
 from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
-from dprankdiag.pipelines.join import name_engine
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -22,11 +21,10 @@ LAG_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A lockstep group, its ordinal among all, and the name of its engine in the diagnosis."""
+    """A lockstep group and its ordinal among all."""
 
     number: int
     seen: Observations
-    engine: str
 
     @property
     def ranks(self) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -38,17 +36,13 @@ class _Group:
         return np.full(n_rows, self.number, np.int16)
 
 
-def tabulate(parts: Sequence[Sequence[Observations]]) -> dict[str, Columns]:
-    """Tabulate the lockstep groups of every deployment, one part each in the order of the diagnosis.
+def tabulate(seen: Sequence[Observations]) -> dict[str, Columns]:
+    """Tabulate the lockstep groups of all deployments.
 
     Returns:
         The tables of `model.results` by name; nothing if there are no groups.
     """
-    named = [(seen, number) for number, part in enumerate(parts, 1) for seen in part]
-    groups = [
-        _Group(position, seen, name_engine(seen.ranks[0].engine, number))
-        for position, (seen, number) in enumerate(named)
-    ]
+    groups = [_Group(number, group) for number, group in enumerate(seen)]
     if not groups:
         return {}
     return {table.name: _join(table, [rows for group in groups for rows in make(group)]) for table, make in _MAKERS}
@@ -60,7 +54,7 @@ def _join(table: Table, parts: list[Columns]) -> Columns:
 
 def _members(group: _Group) -> list[Columns]:
     n = group.seen.n_ranks
-    return [{"group": group.label(n), "rank": group.ranks, "engine": np.full(n, group.engine, object)}]
+    return [{"group": group.label(n), "rank": group.ranks, "engine": np.full(n, group.seen.ranks[0].engine, object)}]
 
 
 def _kinds(group: _Group) -> list[Columns]:

@@ -138,7 +138,8 @@ def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str
         more = sum(finding.severity != "info" for finding in findings) - 1
         return worst.summary + (f" (and {more} more)" if more > 0 else "")
     if status == "uniform":
-        return "No rank stands out, but all ranks alike are slower than in the rest of the recording"
+        slow = next(finding for finding in findings if finding.cause == "uniform.slow")
+        return f"No rank stands out, but all ranks alike are slow: {slow.summary}"
     if status == "healthy":
         steps = sum(group.n_steps for group in part.observed.groups)
         return f"No rank holds the others back: {steps} steps compared on {_count_ranks(part)} ranks"

@@ -64,7 +64,7 @@ def gather(
             own = {(members.index(n), actor): rank for (n, actor), rank in mapped.items() if n in members}
             trace = _join([readings[number] for number in members], own, expect_ranks, engine)
             traces.append(_note_parting(trace, len(groups), [name for name, _ in engines]))
-    return tuple(traces)
+    return _name_engines(traces)
 
 
 def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks: int | None, engine: str) -> Trace:
@@ -173,6 +173,19 @@ def _fingerprint(reading: Reading) -> Hashable:
     rows = [reading.tables[name] for name in ("kernels", "graph_replays", "ranges")]
     sums = tuple(int(columns[time].sum()) for columns in rows for time in ("start_ns", "end_ns"))
     return reading.session, actors, sums
+
+
+def _name_engines(traces: Sequence[Trace]) -> tuple[Trace, ...]:
+    """Number engines whose name another one has before them, so that ranks stay unique."""
+    named: list[Trace] = []
+    used: set[str] = set()
+    for number, trace in enumerate(traces, 1):
+        names = {rank.engine for rank in trace.ranks}
+        if names & used:
+            trace = replace(trace, ranks=tuple(replace(rank, engine=f"{rank.engine}-{number}") for rank in trace.ranks))
+        used |= {rank.engine for rank in trace.ranks}
+        named.append(trace)
+    return tuple(named)
 
 
 def _note_parting(trace: Trace, n_times: int, engines: Sequence[str]) -> Trace:

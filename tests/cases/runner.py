@@ -1,8 +1,8 @@
 """Turn a case, as written in a file, into a world or into steps; diagnose it and hold the answer against the case.
 
-A case has a `world` (fields of `World`; faults by name with their arguments), `steps` (what is uneven in hand-made
-steps) or `dumps` (how far each rank got in each process group), and says what must be claimed, that nothing of the
-cause may be, or for which reason it must not be judged.
+A case has a `world` (fields of `World`; faults by name with their arguments), perhaps with another as its `baseline`,
+`steps` (what is uneven in hand-made steps) or `dumps` (how far each rank got in each process group), and says what must
+be claimed, that nothing of the cause may be, or for which reason it must not be judged.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World
 from dprankdiag.model.claims import Claim
 from dprankdiag.pipelines.diagnose import Options, diagnose
+from dprankdiag.store.bundle import save_bundle
 from tests.analysis.builders import Array, annotate, observe_steps
 from tests.flights import build_dumps, write_dumps
 
@@ -106,7 +107,7 @@ def answer_case(case: Case, folder: Path) -> Answer:
     if "world" in case.body:
         return _answer_world(case.body, folder)
     if "dumps" in case.body:
-        return _answer_paths(write_dumps(build_dumps(case.body["dumps"]), folder), case.body)
+        return _answer_paths(write_dumps(build_dumps(case.body["dumps"]), folder), _options(case.body))
     return _answer_steps(build_steps(case.body["steps"]))
 
 
@@ -118,13 +119,27 @@ def _answer_world(body: Mapping[str, Any], folder: Path) -> Answer:
     for table in body.get("without_tables", ()):
         for path in paths:
             _drop_table(path, table)
-    return _answer_paths(paths, body)
+    options = _options(body)
+    if "baseline" in body:
+        options = replace(options, baseline=_save_baseline(build_world(body["baseline"]), folder / "baseline"))
+    return _answer_paths(paths, options)
 
 
-def _answer_paths(paths: Sequence[Path], body: Mapping[str, Any]) -> Answer:
-    diagnosis = diagnose(paths, Options(**body.get("options", {}))).diagnosis
+def _options(body: Mapping[str, Any]) -> Options:
+    return Options(**body.get("options", {}))
+
+
+def _answer_paths(paths: Sequence[Path], options: Options) -> Answer:
+    diagnosis = diagnose(paths, options).diagnosis
     said = tuple(Said(item.cause, item.ranks, item.who, item.when) for item in diagnosis.findings)
     return Answer(said, {item.cause: (item.reason,) for item in diagnosis.abstentions})
+
+
+def _save_baseline(world: World, folder: Path) -> Path:
+    outcome = diagnose(write_world(world, folder))
+    bundle = folder / "good.dprank"
+    save_bundle(bundle, outcome.diagnosis, outcome.tables)
+    return bundle
 
 
 def _drop_table(path: Path, table: str) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from dprankdiag.cli import main
 from dprankdiag.cli.base import Doors
+from dprankdiag.model.comparison import Comparison
 from dprankdiag.model.diagnosis import Diagnosis
 from tests import builders
 
@@ -17,6 +18,7 @@ from tests import builders
 class FakeOutcome(NamedTuple):
     diagnosis: Diagnosis
     tables: dict[str, Any]
+    warnings: tuple[str, ...] = ()
 
 
 class FakeRemedy(NamedTuple):
@@ -60,6 +62,9 @@ class FakeProduct:
     answer: Diagnosis = field(default_factory=builders.diagnosis)
     failure: BaseException | None = None
     asked: list[tuple[list[Path], dict[str, Any]]] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    comparison: Comparison = field(default_factory=builders.comparison)
+    compared: list[tuple[Any, Any]] = field(default_factory=list)
 
     def diagnose(
         self, paths: Sequence[Path], options: Mapping[str, Any], progress: Callable[[str, float | None], None] | None
@@ -70,16 +75,20 @@ class FakeProduct:
             progress("judging", None)
         if self.failure is not None:
             raise self.failure
-        return FakeOutcome(self.answer, {})
+        return FakeOutcome(self.answer, {}, self.warnings)
 
     def list_kernels(self, path: Path, patterns: Path | None) -> Any:
         if self.failure is not None:
             raise self.failure
         return [FakeKernel("attention", "", "mla_decode", 2, 900, 0.9), FakeKernel("other", "", "mystery", 1, 100, 0.1)]
 
+    def compare(self, before: Any, after: Any) -> Comparison:
+        self.compared.append((before, after))
+        return self.comparison
+
     def doors(self) -> Doors:
         causes: Any = CAUSES
-        return Doors(self.diagnose, self.list_kernels, lambda: causes, lambda: PAGES)
+        return Doors(self.diagnose, self.list_kernels, lambda: causes, lambda: PAGES, self.compare)
 
 
 @pytest.fixture

@@ -60,8 +60,40 @@ def test_options_reach_the_diagnosis(run: Run, product: FakeProduct, trace: Path
     rank_map.touch()
     run("analyze", trace, "--rank-map", rank_map, "--expect-ranks", 8, "--window", "0.5:2", "--jobs", 3)
     assert product.asked == [
-        ([trace], {"rank_map": rank_map, "expect_ranks": 8, "window": (0.5, 2.0), "patterns": None, "jobs": 3})
+        (
+            [trace],
+            {
+                "rank_map": rank_map,
+                "expect_ranks": 8,
+                "window": (0.5, 2.0),
+                "patterns": None,
+                "jobs": 3,
+                "baseline": None,
+            },
+        )
     ]
+
+
+def test_a_baseline_reaches_the_diagnosis_and_a_misfit_is_warned_of(
+    run: Run, product: FakeProduct, trace: Path, tmp_path: Path
+) -> None:
+    baseline = tmp_path / "day.dprank"
+    baseline.touch()
+    product.warnings = ("the baseline day.dprank does not fit: 4 ranks before, 8 after",)
+    result = run("analyze", trace, "--baseline", baseline)
+    assert product.asked[0][1]["baseline"] == baseline
+    assert result.exit_code == 0
+    assert result.stderr == "dprankdiag: warning: the baseline day.dprank does not fit: 4 ranks before, 8 after\n"
+    assert run("analyze", trace, "--baseline", baseline, "--quiet").stderr == ""
+
+
+def test_a_baseline_must_exist_and_is_never_overwritten(run: Run, trace: Path, tmp_path: Path) -> None:
+    assert run("analyze", trace, "--baseline", tmp_path / "absent.dprank").exit_code == 2
+    baseline = tmp_path / "day.dprank"
+    baseline.touch()
+    result = run("analyze", trace, "--baseline", baseline, "-o", baseline)
+    assert result.exit_code == 2
+    assert "would be overwritten" in result.stderr
 
 
 @pytest.mark.parametrize("window", ["", "1", "1:", ":2", "2:1", "1:1", "-1:2", "a:b", "1:2:3", "0:inf", "nan:1"])

@@ -14,7 +14,7 @@ from dprankdiag.catalog.causes import load_causes
 from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model import results
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.views import causes, html, json, markdown, perfetto, text
+from dprankdiag.views import causes, comparison, html, json, markdown, perfetto, text
 from tests import builders
 from tests.views.results import make_tables
 
@@ -47,6 +47,9 @@ def make_pages() -> dict[str, str]:
         tables = {} if name == "inconclusive" else make_tables()
         pages[f"{name}.html"] = _SCRIPT.sub("...", html.render(diagnosis, tables)).replace("><", ">\n<")
     pages["findings.json"] = json.render(DIAGNOSES["findings"], {})
+    pages["comparison.txt"] = comparison.render(builders.comparison(), "text")
+    pages["comparison.md"] = comparison.render(builders.comparison(), "markdown")
+    pages["not_comparable.txt"] = comparison.render(builders.incomparable(), "text")
     return pages
 
 

@@ -101,7 +101,7 @@ def test_someone_comes_last_to_every_meeting(outcome: Outcome) -> None:
 def test_the_worst_step_is_the_one_that_was_made_worst() -> None:
     late = np.zeros(40, np.int64)
     late[[7, 23]] = 400_000
-    tables = tabulate([[see(late)]])
+    tables = tabulate([see(late)])
     assert tables["worst_steps"]["step"].tolist() == [7]
     assert tables["worst_steps"]["wait_ns"].tolist() == [300_000]
     assert tables["worst_steps"]["median_ns"].tolist() == [EVEN_NS + TRANSFER_NS]
@@ -116,28 +116,28 @@ def test_whom_a_rank_waits_for_elsewhere_in_the_step_is_unknown() -> None:
     attention[:, 0, 1] += 100_000
     grid = run_grid({"attention": attention}, transfer=TRANSFER_NS)
     apart = replace(grid, group=np.array([[0, 1], [1, 0]]))
-    assert tabulate([[observe_grids([grid])]])["worst_meetings"]["last_rank"].tolist() == [1, 1, 0, 0]
-    assert tabulate([[observe_grids([apart])]])["worst_meetings"]["last_rank"].tolist() == [-1, 1, 0, 1]
+    assert tabulate([observe_grids([grid])])["worst_meetings"]["last_rank"].tolist() == [1, 1, 0, 0]
+    assert tabulate([observe_grids([apart])])["worst_meetings"]["last_rank"].tolist() == [-1, 1, 0, 1]
 
 
 def test_arrival_lags_count_from_the_median_rank() -> None:
-    tables = tabulate([[see(400_000)]])
+    tables = tabulate([see(400_000)])
     assert tables["arrivals"]["lag_p50_ns"].tolist() == [0, 400_000, 0, 0]
     assert tables["arrivals"]["last"].tolist() == [0, 40, 0, 0]
 
 
 def test_groups_of_later_deployments_bear_their_engines_name() -> None:
-    tables = tabulate([[see(0)], [see(0)]])
+    tables = tabulate([see(0)], [see(0)])
     assert tables["members"]["group"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert tables["members"]["engine"].tolist() == ["default"] * 4 + ["default-2"] * 4
 
 
 def test_nothing_to_compare_gives_no_tables() -> None:
-    assert tabulate([[], []]) == {}
+    assert tabulate([], []) == {}
 
 
 def test_a_table_that_lacks_a_column_counts_as_not_saved() -> None:
-    tables = tabulate([[see(0)]])
+    tables = tabulate([see(0)])
     for table in RESULT_TABLES:
         for column in table.columns:
             cut = {name: values for name, values in tables[table.name].items() if name != column.name}

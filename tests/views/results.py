@@ -39,4 +39,4 @@ HOSTILE = (
 def make_tables(n_steps: int = 40, n_ranks: int = N_RANKS, layers: int = 3) -> dict[str, Columns]:
     factor = np.ones(n_ranks)
     factor[3] = 2.5
-    return tabulate([[observe_steps(n_steps, n_ranks, layers, factor={"attention": factor})]])
+    return tabulate([observe_steps(n_steps, n_ranks, layers, factor={"attention": factor})])
