@@ -42,6 +42,7 @@ class Beside:
             stream to its arrival.
         burden: `(n_steps, n_positions, n_ranks)` ns that a segment loses in each ns in which calls run beside it.
         beside_ns: `(n_steps, n_positions, n_ranks)` how long they did.
+        behind_ns: see `StepGrid.behind_ns`.
     """
 
     event: np.ndarray[Any, np.dtype[np.int8]]
@@ -51,10 +52,11 @@ class Beside:
     lag: IntArray
     burden: FloatArray
     beside_ns: IntArray
+    behind_ns: IntArray
 
     def take(self, rows: IntArray) -> Beside:
         """Return what belongs to some of the steps."""
-        by_step = ("outer_end", "lag", "burden", "beside_ns")
+        by_step = ("outer_end", "lag", "burden", "beside_ns", "behind_ns")
         return replace(self, **{name: getattr(self, name)[rows] for name in by_step})
 
 
@@ -74,7 +76,6 @@ class StepGrid:
         family, operation, channel: of each position.
         layer: `(n_positions,)` ordinal of the gather-scatter pair, -1 before the first attention.
         side: of each position: "pre" (before the gather), "post", "both" or "none".
-        is_last: whether the rank came last to the meeting; never at joins.
         beside: how positions hang together where calls run beside work; None where every call stops its ranks.
     """
 
@@ -96,13 +97,30 @@ class StepGrid:
     channel: tuple[str, ...]
     layer: IntArray
     side: tuple[str, ...]
-    is_last: np.ndarray[Any, np.dtype[np.bool_]]
     beside: Beside | None = None
 
     @property
     def meetings(self) -> tuple[int, ...]:
         """List the positions that are meetings, joins left out."""
         return tuple(k for k, family in enumerate(self.family) if family != JOINED)
+
+    @property
+    def behind_ns(self) -> IntArray:
+        """Own arrival minus the group's last, `(n_steps, n_positions, n_ranks)`, at most 0; -1 at joins.
+
+        A call that waits begins its wait when it arrives; of one that does not, the end and the length are known.
+        """
+        if self.beside is not None:
+            return self.beside.behind_ns
+        return np.asarray(np.where(self.waits, -self.wait, self.transfer + self.exit - self.own_transfer))
+
+    @property
+    def is_last(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether the rank came last to a meeting whose members wait for each other, shape as `behind_ns`."""
+        waits = self.waits
+        if self.beside is not None:
+            waits = waits | (self.beside.event == FORK)[None, :, None]
+        return np.asarray((self.behind_ns == 0) & waits)
 
     @property
     def operations(self) -> set[str]:
@@ -129,7 +147,6 @@ class StepGrid:
             entry=self.entry[rows],
             exit=self.exit[rows],
             waits=self.waits[rows],
-            is_last=self.is_last[rows],
             beside=None if self.beside is None else self.beside.take(rows),
         )
 
@@ -247,7 +264,6 @@ def _fill(
     entry = np.empty((n_steps, n_ranks), np.int64)
     group = np.empty((n_positions, n_ranks), np.int64)
     start_ns = end_ns = np.empty(0, np.int64)
-    is_last = np.empty(shape, bool)
     first = begin[:, 0, None] + np.arange(n_positions)[None, :]
     event = participations[0].event[first[0]]
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
@@ -255,8 +271,6 @@ def _fill(
         before = index[:, 0] - 1
         arrays["segment"][:, :, rank] = part.arrival_ns[index] - part.end_ns[index - 1]
         waits[:, :, rank] = part.waits[index]
-        is_last[:, :, rank] = (part.call_arrival_ns[index] == part.last_ns[index]) & (event != JOIN)
-        is_last[:, :, rank] &= waits[:, :, rank] | (event == FORK)
         for name, values in _split_stay(part, index, event).items():
             arrays[name][:, :, rank] = values
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
@@ -281,11 +295,13 @@ def _fill(
         waits,
         group,
         tuple(JOINED if join else sets[set_id].family for join, set_id in zip(event == JOIN, owner, strict=True)),
-        tuple(sets[set_id].operation for set_id in owner),
+        tuple(
+            f"{JOINED} {sets[set_id].operation}" if join else sets[set_id].operation
+            for join, set_id in zip(event == JOIN, owner, strict=True)
+        ),
         tuple(sets[set_id].channel for set_id in owner),
         layer,
         side,
-        is_last,
         _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
         if (event != FULL).any()
         else None,
@@ -347,15 +363,16 @@ def _relate(
                 free = np.maximum(free, part.shared_end_ns[begin[:, rank] + earlier])
             lag[:, place, rank] = part.call_arrival_ns[own] - free
     outer = np.where(event == JOIN, lead.shared_end_ns[index] - start_ns[:, None], 0)
-    beside = np.zeros(segment.shape, np.int64)
+    beside, behind = np.zeros(segment.shape, np.int64), np.empty(segment.shape, np.int64)
     for rank, part in enumerate(participations):
         own = begin[:, rank, None] + np.arange(n_positions)[None, :]
         running = np.maximum.accumulate(np.where(event == FORK, part.shared_end_ns[own], ABSENT_NS), axis=1)
         running = np.concatenate([np.full((len(own), 1), ABSENT_NS), running[:, :-1]], axis=1)
         left = np.maximum(running, part.end_ns[own - 1]) - part.end_ns[own - 1]
+        behind[:, :, rank] = np.where(event == JOIN, -1, part.call_arrival_ns[own] - part.last_ns[own])
         beside[:, :, rank] = np.minimum(left, np.maximum(segment[:, :, rank], 0))
     burden = components["contention"] / np.maximum(beside, 1)
-    return Beside(event, partner, previous, outer, lag, np.where(beside > 0, burden, 0.0), beside)
+    return Beside(event, partner, previous, outer, lag, np.where(beside > 0, burden, 0.0), beside, behind)
 
 
 def _queue(participations: Sequence[Participation], begin: IntArray, earlier: int, position: int) -> bool:

@@ -26,9 +26,9 @@ GROUPS = Table(
     ),
 )
 
-KINDS = Table(
-    "kinds",
-    "one kind of step of a group",
+COMPARED_KINDS = Table(
+    "compared_kinds",
+    "one kind of step of a group, by what tells it from others",
     (
         _GROUP,
         _KIND,
@@ -94,4 +94,4 @@ STEP_TRANSFERS = Table(
     ),
 )
 
-COMPARED_TABLES = (GROUPS, KINDS, STEP_WALLS, STEP_LOSSES, KERNELS_USED, STEP_TRANSFERS)
+COMPARED_TABLES = (GROUPS, COMPARED_KINDS, STEP_WALLS, STEP_LOSSES, KERNELS_USED, STEP_TRANSFERS)

@@ -11,10 +11,10 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.work import average_batch, digest_order, sum_transfers
 from dprankdiag.model.compared import (
+    COMPARED_KINDS,
     COMPARED_TABLES,
     GROUPS,
     KERNELS_USED,
-    KINDS,
     STEP_LOSSES,
     STEP_TRANSFERS,
     STEP_WALLS,
@@ -42,7 +42,7 @@ def tabulate_compared(parts: Sequence[GroupPart], findings: Sequence[Finding]) -
     rows: dict[str, list[Columns]] = {table.name: [] for table in COMPARED_TABLES}
     for group_id, part in enumerate(parts):
         rows[GROUPS.name].append(_group(part, group_id))
-        rows[KINDS.name] += [_kind(part.seen, group_id, kind) for kind in range(len(part.seen.grids))]
+        rows[COMPARED_KINDS.name] += [_kind(part.seen, group_id, kind) for kind in range(len(part.seen.grids))]
         rows[STEP_WALLS.name].append(_walls(part, group_id))
         rows[STEP_LOSSES.name] += _losses(part, group_id, findings)
         rows[KERNELS_USED.name] += _kernels(part.seen, group_id)

@@ -121,9 +121,10 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
         parts += map(GroupPart, observed.groups, accounts, engines)
     by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
-    joined = publish_numbers(join_kinds(by_trace, others, unusable))
+    exact = join_kinds(by_trace, others, unusable)
     groups = [part.seen for part in parts]
-    tables = tabulate(groups) | tabulate_compared(parts, joined.findings)
+    tables = tabulate(groups) | tabulate_compared(parts, exact.findings)
+    joined = publish_numbers(exact)
     if baseline is None:
         return Outcome(joined, tables)
     told = describe_against(baseline, joined, tables)

@@ -140,7 +140,7 @@ def _arrivals(group: _Group) -> list[Columns]:
     lags: list[list[IntArray]] = [[] for _ in group.seen.ranks]
     last = np.zeros(group.seen.n_ranks, np.int64)
     for grid in group.seen.grids:
-        arrival = _behind_last(grid)
+        arrival = grid.behind_ns
         for position in range(arrival.shape[1]):
             for members in _list_meetings(grid, position):
                 mine = arrival[:, position, members]
@@ -160,15 +160,6 @@ def _arrivals(group: _Group) -> list[Columns]:
         columns[f"lag_p{round(100 * share):02d}_ns"] = quantiles[:, number]
     columns["lag_max_ns"] = np.array([mine.max() for mine in joined], np.int64)
     return [columns]
-
-
-def _behind_last(grid: StepGrid) -> IntArray:
-    """Return each arrival minus the last one of its meeting, `(n_steps, n_positions, n_ranks)`, none above 0.
-
-    A call that waits begins its wait when it arrives; of one that does not, the end and the length are known.
-    """
-    free = grid.transfer + grid.exit - grid.own_transfer
-    return np.asarray(np.where(grid.waits, -grid.wait, free))
 
 
 def _list_meetings(grid: StepGrid, position: int) -> list[IntArray]:
@@ -228,7 +219,7 @@ def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np
 
     Who is waited for is unknown where the meeting stands at another place in the other members' step.
     """
-    arrival = _behind_last(grid)[0]
+    arrival = grid.behind_ns[0]
     last = np.where(arrival < 0, ABSENT_ID, ranks[None, :]).astype(np.int32)
     for position in range(len(arrival)):
         for members in _list_meetings(grid, position):

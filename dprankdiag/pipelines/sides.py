@@ -123,7 +123,7 @@ def _of_group(tables: Mapping[str, Columns], name: str, group: int) -> Columns:
 def _read_group(tables: Mapping[str, Columns], row: int) -> GroupSide:
     about = {name: values[row] for name, values in tables["groups"].items()}
     group = int(about["group"])
-    walls, kinds = _of_group(tables, "step_walls", group), _of_group(tables, "kinds", group)
+    walls, kinds = _of_group(tables, "step_walls", group), _of_group(tables, "compared_kinds", group)
     ranks, (busy, probe) = _read_rank_steps(_of_group(tables, "rank_steps", group), len(walls["step"]))
     masks, batch = _read_kinds(kinds, walls["kind"])
     return GroupSide(

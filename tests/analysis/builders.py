@@ -195,7 +195,6 @@ def run_grid(
         tuple(f"channel {k % 2}" for k in range(n_positions)),
         np.asarray(layers, np.int64),
         tuple(("pre", "post")[k % 2] for k in range(n_positions)),
-        (arrays["wait"] == 0) & np.array(waiting),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model import results
+from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.views import causes, comparison, html, json, markdown, perfetto, text
 from tests import builders
@@ -65,7 +66,7 @@ def make_bundle_page() -> str:
     """Describe the tables of a bundle for the documentation."""
     head, _, words = (inspect.getdoc(results) or "").partition("\n\n")
     lines = ["# Tables of a bundle", "", head, "", words]
-    for table in results.RESULT_TABLES:
+    for table in (*results.RESULT_TABLES, *COMPARED_TABLES):
         lines += ["", f"## {table.name}", "", f"A row is {table.row_is}.", "", "| column | type | unit | meaning |"]
         lines.append("|---|---|---|---|")
         for column in table.columns:

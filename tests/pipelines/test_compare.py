@@ -143,7 +143,7 @@ def test_nothing_to_compare_says_why() -> None:
 def test_a_bundle_of_an_earlier_version_is_an_input_error_with_the_mend() -> None:
     old = side(late(0))
     kept = {name: table for name, table in old.tables.items() if name in ("steps", "rank_steps", "layers")}
-    with pytest.raises(InputError, match="lacks the tables groups") as raised:
+    with pytest.raises(InputError, match="lacks the tables compared_kinds, groups") as raised:
         compare(replace(old, tables=kept, name="old.dprank"), old)
     assert "old.dprank" in str(raised.value)
     assert "analyze TRACE -o" in raised.value.mend

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.harness.suites import WORLDS, write_world
+from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.results import COMPONENTS, RESULT_TABLES, find_table
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import Outcome, diagnose
@@ -27,8 +28,10 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_every_declared_table_is_there_and_no_other(outcome: Outcome) -> None:
-    assert set(outcome.tables) == {table.name for table in RESULT_TABLES}
-    for table in RESULT_TABLES:
+    declared = (*RESULT_TABLES, *COMPARED_TABLES)
+    assert len({table.name for table in declared}) == len(declared)
+    assert set(outcome.tables) == {table.name for table in declared}
+    for table in declared:
         assert find_table(outcome.tables, table) is not None
 
 
@@ -126,14 +129,16 @@ def test_arrival_lags_count_from_the_median_rank() -> None:
     assert tables["arrivals"]["last"].tolist() == [0, 40, 0, 0]
 
 
-def test_groups_of_later_deployments_bear_their_engines_name() -> None:
-    tables = tabulate([see(0)], [see(0)])
+def test_groups_bear_the_name_of_their_engine() -> None:
+    other = see(0)
+    other = replace(other, ranks=tuple(replace(rank, engine="decode") for rank in other.ranks))
+    tables = tabulate([see(0), other])
     assert tables["members"]["group"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert tables["members"]["engine"].tolist() == ["default"] * 4 + ["default-2"] * 4
+    assert tables["members"]["engine"].tolist() == ["default"] * 4 + ["decode"] * 4
 
 
 def test_nothing_to_compare_gives_no_tables() -> None:
-    assert tabulate([], []) == {}
+    assert tabulate([]) == {}
 
 
 def test_a_table_that_lacks_a_column_counts_as_not_saved() -> None:
