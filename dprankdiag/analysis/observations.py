@@ -89,6 +89,7 @@ class Observations:
         batches: what each rank's batch annotations say, one a rank; empty without annotations.
         os_calls: the system calls of the hosts' threads; None if they were not recorded.
         ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
+        prefill: `(n_steps, n_ranks)` whether the rank ran prefill attention in the step; None if that is not known.
     """
 
     ranks: tuple[Rank, ...]
@@ -107,6 +108,7 @@ class Observations:
     batches: tuple[BatchSeries, ...] = ()
     os_calls: NamedSpans | None = None
     ranges: NamedSpans | None = None
+    prefill: BoolArray | None = None
 
     @property
     def n_steps(self) -> int:

@@ -19,7 +19,7 @@ from dprankdiag.analysis.observations import Abilities, BatchSeries, NamedSpans,
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
-from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.steps import cut_steps
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
@@ -167,9 +167,17 @@ def _build_groups(
                 _read_batches(trace, ranks, alignment),
                 _take_spans(trace, "os_calls", trace.names.call_names, ranks, alignment),
                 None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, alignment),
+                np.stack([_mark_prefill(member, start, end) for member in own], axis=1) if has_kernels else None,
             )
         )
     return groups, left_out
+
+
+def _mark_prefill(own: Segments, start_ns: IntArray, end_ns: IntArray) -> BoolArray:
+    """Tell in which steps, `(n_steps,)`, a rank ran prefill attention."""
+    total = np.concatenate([[0], np.cumsum(own.prefill)])
+    first, stop = (np.searchsorted(own.arrival_ns, edge, side="left") for edge in (start_ns, end_ns))
+    return np.asarray(total[stop] > total[first])
 
 
 def _matched_share(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> float:

@@ -243,6 +243,7 @@ def find_bursts(
         marks &= series >= SMALL_STALL * np.where(marks, series, 0.0).max(axis=0)
     ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= (1 if of_host else FEWEST_EVENTS))]
     groups = _group_by_steps(marks, ranks)
+    apart = groups
     if of_host and series.shape[1] > 2:
         groups = _group_alike(np.where(marks, series, 0.0).max(axis=0), groups)
     share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
@@ -252,7 +253,7 @@ def find_bursts(
         return []
     if len(groups) > MOST_CULPRITS or (len(groups) > 1 and share >= TURNS_SHARE and series.shape[1] > 2):
         return [_burst(series, marks, ranks, in_turn=True)]
-    return [_burst(series, marks, group, in_turn=False) for group in groups]
+    return [_burst(series, marks, group, in_turn=sorted(group) not in map(sorted, apart)) for group in groups]
 
 
 def _group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:

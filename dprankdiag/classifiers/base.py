@@ -222,6 +222,13 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
     if load.held_ratio is not None:
         text = f"{load.held_ratio:.2f} × the KV tokens of the others"
         yield Evidence("held_token_ratio", load.held_ratio, "ratio", text, 1.0, n)
+    if load.prompt_ratio is not None and load.kind == "prefill":
+        text = f"{load.prompt_ratio:.2f} × the prompt tokens of the others"
+        yield Evidence("prompt_token_ratio", load.prompt_ratio, "ratio", text, 1.0, n)
+    if load.standout.is_burst:
+        share = n / seen.n_steps
+        text = f"{format_ratio(share)} of the steps are held up so"
+        yield Evidence("held_up_steps_ratio", share, "ratio", text, 0.0, seen.n_steps)
     yield from waiting_evidence(seen, ranks, steps)
 
 

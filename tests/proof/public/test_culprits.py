@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,26 @@ def test_hotspots_of_several_late_ranks_name_no_rank_that_only_waits(tmp_path: P
     assert {class_of(finding) for finding in warned(diagnosis)} == {"single_point"}
 
 
+def draw_late(ranks: int, steps: int, hotspots: int) -> dict[int, int]:
+    """Draw which rank is late in which steps."""
+    draw = random.Random(5)
+    return {step: draw.randrange(ranks) for step in draw.sample(range(1, steps), hotspots)}
+
+
+def test_hotspots_of_another_rank_each_time_are_told_as_rotating(judge: Judge) -> None:
+    """A65: never communication, although the meeting carries all the extra time; nobody who only waits is named."""
+    late = draw_late(ranks=16, steps=20, hotspots=8)
+
+    def prepare(step: int, rank: int) -> int:
+        return HOTSPOT_NS if late.get(step) == rank else 100_000
+
+    (finding,) = judge(play(Scenario(ranks=16, steps=20, layers=2, host_ns=prepare))).findings
+    assert (finding.cause, finding.who) == ("single_point.host", "rotating")
+    assert set(finding.ranks) == set(late.values())
+    assert value_of(finding, "stalls") == 8
+    assert finding.lost_ns == pytest.approx(8 * HOTSPOT_NS, rel=0.05)
+
+
 def test_a_rank_paced_by_its_launches_is_to_blame_not_its_peer_in_the_all_reduce(judge: Judge) -> None:
     """A67: TP2, rank 0 idles 36 µs before each of 1,322 kernels, its peer spends as long in all-reduces."""
     pace = {0: 60_000, 1: 3_000}
@@ -118,8 +139,11 @@ def test_a_rank_paced_by_its_launches_is_to_blame_not_its_peer_in_the_all_reduce
         )
     )
     diagnosis = judge(events)
-    assert {(finding.cause, finding.ranks) for finding in warned(diagnosis)} == {("single_point.host", (0,))}
-    assert blamed(diagnosis) == {0}
+    (finding,) = diagnosis.findings
+    assert (finding.cause, finding.ranks) == ("single_point.host", (0,))
+    # Pinning did not cure it there: contention for the CPU is not what the trace shows, and is not said.
+    said = " ".join([finding.summary, *(item.text for item in finding.evidence)])
+    assert not re.search(r"contention|contend|pinn|NUMA|preempt", said, re.IGNORECASE)
     waits = waits_of(diagnosis)
     assert waits[1] > 10 * waits[0]
 
