@@ -11,6 +11,8 @@ from dprankdiag.analysis.experts import ExpertSkew, measure_experts
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.speed import measure_speed, measure_worst_family
 from dprankdiag.analysis.standouts import (
+    FEWEST_STEPS,
+    RESAMPLES,
     Standout,
     find_all,
     find_bursts,
@@ -18,7 +20,7 @@ from dprankdiag.analysis.standouts import (
     find_standouts,
     relative_to_step,
 )
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
 from dprankdiag.analysis.thresholds import BURST_LEAST, LEAST_WORK_SHARE, WORK_PRIOR_SD
 from dprankdiag.analysis.transfers import TransferShift, find_common_slowdown, find_transfer_shifts
 
@@ -29,6 +31,9 @@ HOST_PAIR_SHARE = 0.2
 """Two hosts alone have no spread of their own, so that only what is far outside the habit of hosts is believed."""
 
 LEAST_HOST_SHARE = 0.03
+
+MAJORITY_APART = 5.0
+"""Most hosts are late only if the earliest of them lies this many times above the latest of the few that are not."""
 
 LEAST_EXIT_SHARE = 0.015
 
@@ -85,7 +90,7 @@ def measure_skews(seen: Observations) -> Skews:
         tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
         measure_worst_family(seen),
         tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns)),
-        tuple(_host_standouts(idle, step_ns)),
+        tuple(_host_standouts(idle, step_ns) or _late_majority(idle, seen.sums["wait"], step_ns)),
         tuple(stalls),
         tuple(_host_standouts(rest, step_ns)) if seen.abilities.has_launches else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
@@ -133,6 +138,53 @@ def _host_standouts(idle: FloatArray, step_ns: float) -> list[Standout]:
     share = HOST_PAIR_SHARE if idle.shape[1] == 2 else HOST_PRIOR_SHARE
     prior = share * float(np.median(habit)) + 0.002 * step_ns
     return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True)
+
+
+def _late_majority(idle: FloatArray, wait: FloatArray, step_ns: float) -> list[Standout]:
+    """Find most ranks launching late in a group of which two or more show that it can be done in time.
+
+    Those few are believed only if they wait in their meetings about as long as the others idle before launches: a
+    rank that is busy with something else idles little, too, but nobody waits for the idle ones then.
+
+    Args:
+        idle, wait: `(n_steps, n_ranks)`.
+    """
+    levels = np.median(idle, axis=0)
+    early = _split_majority(levels)
+    if early is None or len(idle) < FEWEST_STEPS:
+        return []
+    excess = float(np.median(levels[~early]) - np.median(levels[early]))
+    waits = np.median(wait, axis=0)
+    if excess < LEAST_HOST_SHARE * step_ns or np.median(waits[early]) - np.median(waits[~early]) < 0.5 * excess:
+        return []
+    drawn = [_split_majority(np.median(idle[index], axis=0)) for index in draw_blocks(len(idle), RESAMPLES)]
+    same = sum(other is not None and np.array_equal(other, early) for other in drawn)
+    latest = np.bincount(np.argmax(np.where(early, -1.0, idle), axis=1), minlength=len(levels))
+    return [
+        Standout(
+            0,
+            len(idle),
+            ~early,
+            levels,
+            float(np.median(levels[early])),
+            same / RESAMPLES,
+            np.broadcast_to(~early, idle.shape),
+            in_turn=bool(latest.max() <= len(idle) / 2),
+            spread=float(np.std(levels[early], ddof=1)),
+        )
+    ]
+
+
+def _split_majority(levels: FloatArray) -> BoolArray | None:
+    """Mark the few ranks, at least two, that lie far below all others; None if there are none."""
+    ordered = np.sort(levels)
+    counts = np.arange(2, len(levels) // 2 + 1)
+    if not len(counts):
+        return None
+    count = int(counts[np.argmax(ordered[counts] - ordered[counts - 1])])
+    if ordered[count] < MAJORITY_APART * max(float(ordered[count - 1]), 1.0):
+        return None
+    return np.asarray(levels < ordered[count])
 
 
 def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Standout]:

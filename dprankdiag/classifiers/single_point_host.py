@@ -42,7 +42,8 @@ class SinglePointHost:
 
     *How we tell it apart*: idle time counts as the host's from the moment the GPU had nothing left to do until the
     launching call returned. Single stalls are steps far above the rank's own habit and its peers; steady lateness
-    is a level outside what the peers scatter. Without launch calls in the recording the idle time is only an upper
+    is a level outside what the peers scatter; most hosts of a group are called late if two or more launch in time and
+    wait for the others as long as those stand idle. Without launch calls in the recording the idle time is only an upper
     bound and is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs and
     nobody's fault here.
 
@@ -122,13 +123,14 @@ class SinglePointHost:
                 ),
                 *waiting_evidence(seen, ranks, steps),
             ]
+            turns = ", now one latest and now another" if standout.in_turn else ""
             yield Claim(
                 self.cause,
                 ranks,
                 steps,
                 who_of(standout),
                 when_of(seen, standout),
-                f"{seen.names_of(ranks)}: the host launches late, {format_ns(late - standout.centre)} a step",
+                f"{seen.names_of(ranks)}{turns}: the host launches late, {format_ns(late - standout.centre)} a step",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),
