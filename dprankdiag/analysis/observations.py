@@ -121,6 +121,13 @@ class Observations:
         return len(self.ranks)
 
     @property
+    def homes(self) -> dict[str, BoolArray]:
+        """Mark the members on each host, `(n_ranks,)`; empty if a member's host is unknown."""
+        hosts = [rank.host for rank in self.ranks]
+        known = sorted({host for host in hosts if host is not None})
+        return {} if None in hosts else {host: np.array([other == host for other in hosts]) for host in known}
+
+    @property
     def duration_ns(self) -> IntArray:
         """Wall time of each step, `(n_steps,)`."""
         return np.asarray(self.end_ns - self.start_ns)

@@ -79,6 +79,7 @@ class Skews:
 def measure_skews(seen: Observations) -> Skews:
     """Measure all skews of a group."""
     step_ns = max(seen.median_step_ns, 1.0)
+    homes = list(seen.homes.values())
     slowness, speed, basis = measure_speed(seen, step_ns)
     idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
     stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
@@ -87,12 +88,12 @@ def measure_skews(seen: Observations) -> Skews:
         slowness,
         tuple(speed),
         basis,
-        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
+        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns, homes)),
         measure_worst_family(seen),
-        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns)),
-        tuple(_host_standouts(idle, step_ns) or _late_majority(idle, seen.sums["wait"], step_ns)),
+        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns, homes)),
+        tuple(_host_standouts(idle, step_ns, homes) or _late_majority(idle, seen.sums["wait"], step_ns)),
         tuple(stalls),
-        tuple(_host_standouts(rest, step_ns)) if seen.abilities.has_launches else (),
+        tuple(_host_standouts(rest, step_ns, homes)) if seen.abilities.has_launches else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
         tuple(measure_experts(seen, slowness, step_ns)),
         tuple(find_transfer_shifts(seen, step_ns)),
@@ -105,16 +106,19 @@ def rest_of_work(speed_basis: str) -> str:
     return "probe" if speed_basis == "one side" else "other"
 
 
-def _work_standouts(work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns: float) -> list[Standout]:
+def _work_standouts(
+    work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns: float, homes: Sequence[BoolArray]
+) -> list[Standout]:
     """Find ranks with more work; the members of a team carry the same requests and are judged as one."""
     typical = float(np.median(work))
     if typical <= 0:
         return []
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
-        return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least)
+        return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=homes)
     joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
-    found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least)
+    halves = [np.array([home[list(team)].all() for team in teams]) for home in homes]
+    found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=halves)
     return [_widen(item, teams, work.shape[1]) for item in found]
 
 
@@ -130,14 +134,14 @@ def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -
     return replace(standout, mask=mask, levels=levels, marks=marks)
 
 
-def _host_standouts(idle: FloatArray, step_ns: float) -> list[Standout]:
+def _host_standouts(idle: FloatArray, step_ns: float, homes: Sequence[BoolArray]) -> list[Standout]:
     """Find ranks that idle longer over runs of steps; single stalls are set to the rank's habit first."""
     habit = np.median(idle, axis=0)
     stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
     calm = np.where(stalls, habit[None, :], idle)
     share = HOST_PAIR_SHARE if idle.shape[1] == 2 else HOST_PRIOR_SHARE
     prior = share * float(np.median(habit)) + 0.002 * step_ns
-    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True)
+    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True, halves=homes)
 
 
 def _late_majority(idle: FloatArray, wait: FloatArray, step_ns: float) -> list[Standout]:

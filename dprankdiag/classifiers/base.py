@@ -129,6 +129,25 @@ def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray)
     return found
 
 
+def show_culprits(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> list[Evidence]:
+    """Say how long the culprits and the others waited, and whether the culprits are all there is of their hosts."""
+    return [*waiting_evidence(seen, ranks, steps), *host_evidence(seen, ranks)]
+
+
+def host_evidence(seen: Observations, ranks: Sequence[int]) -> Iterator[Evidence]:
+    """Name the hosts that the ranks make up; nothing if they are part of one, all there are, or if a host is unknown.
+
+    A host with one rank is left out: which of the two is ill cannot be told.
+    """
+    homes, named = seen.homes, np.isin(np.arange(seen.n_ranks), ranks)
+    ill = [host for host, home in homes.items() if (home & named).any()]
+    whole = all(named[homes[host]].all() and homes[host].sum() > 1 for host in ill)
+    if ill and whole and len(ill) < len(homes):
+        which = f"{'host' if len(ill) == 1 else 'hosts'} {', '.join(ill)}"
+        text = f"all {len(ranks)} ranks of {which}, and no other rank"
+        yield Evidence("host_ranks", float(len(ranks)), "count", text)
+
+
 def _share_last(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> float:
     """Return the share of meetings, in the given steps, to which one of the ranks came last."""
     came_last = meetings = 0
@@ -229,7 +248,7 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
         share = n / seen.n_steps
         text = f"{format_ratio(share)} of the steps are held up so"
         yield Evidence("held_up_steps_ratio", share, "ratio", text, 0.0, seen.n_steps)
-    yield from waiting_evidence(seen, ranks, steps)
+    yield from show_culprits(seen, ranks, steps)
 
 
 def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:
@@ -270,7 +289,7 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         who_of(standout),
         when_of(seen, standout),
         f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
-        (*evidence, *waiting_evidence(seen, ranks, steps)),
+        (*evidence, *show_culprits(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
         (scale(seen, "exit", factor),),
         standout.support,

@@ -8,7 +8,7 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import members, scale, unseen_member, waiting_evidence, when_of, who_of
+from dprankdiag.classifiers.base import members, scale, show_culprits, unseen_member, when_of, who_of
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
@@ -58,7 +58,7 @@ class SinglePointUnknown:
                         1.0,
                         int(steps.sum()),
                     ),
-                    *waiting_evidence(seen, ranks, steps),
+                    *show_culprits(seen, ranks, steps),
                 ),
                 (
                     Alternative("single_point.gpu", "kernels of equal work that take longer"),

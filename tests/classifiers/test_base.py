@@ -11,6 +11,7 @@ import pytest
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
     even_out,
+    host_evidence,
     lift_off,
     period_of,
     ranks_of,
@@ -137,3 +138,23 @@ def test_a_member_that_was_not_recorded_is_named() -> None:
     assert unseen_member(seen) is None
     missing = replace(seen, abilities=replace(seen.abilities, missing_ranks=(8, 9)))
     assert "rank 8, 9 was not recorded" in (unseen_member(missing) or "")
+
+
+@pytest.mark.parametrize(
+    "hosts,ranks,named",
+    [
+        ("aaaabbbb", [4, 5, 6, 7], ["all 4 ranks of host b, and no other rank"]),
+        ("aabbccdd", [0, 1, 4, 5], ["all 4 ranks of hosts a, c, and no other rank"]),
+        ("aaaabbbb", [4, 5, 6], []),
+        ("aaaabbbb", [3, 4, 5, 6, 7], []),
+        ("aaaaaaaa", [0, 1, 2, 3, 4, 5, 6, 7], []),
+        ("abcdefgh", [3], []),
+        ("aaaa????", [0, 1, 2, 3], []),
+    ],
+    ids=["one-host", "two-hosts", "part", "more", "only-host", "host-of-one", "unknown"],
+)
+def test_hosts_are_named_where_the_ranks_are_all_they_have(hosts: str, ranks: list[int], named: list[str]) -> None:
+    seen = observe_steps(N)
+    homes = [None if host == "?" else host for host in hosts]
+    at_home = tuple(replace(rank, host=host) for rank, host in zip(seen.ranks, homes, strict=True))
+    assert [item.text for item in host_evidence(replace(seen, ranks=at_home), ranks)] == named
