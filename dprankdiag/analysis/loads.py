@@ -43,6 +43,11 @@ class LoadSkew:
     prompt_ratio: float | None
     post_ratio: float | None
 
+    @property
+    def follows_rows(self) -> bool:
+        """Tell whether the rows of the ranks' batches differ, or might."""
+        return self.kind in ("requests", "prefill", "unknown")
+
 
 SLOW_CHIP_MARGIN = 1.15
 """Attention reads memory: on a slow chip it may suffer this much more than the probe family that suffers most."""
@@ -121,8 +126,7 @@ def _read_annotations(seen: Observations, standout: Standout, field: str) -> _An
     own: list[FloatArray] = []
     rest: list[FloatArray] = []
     for rank, series in enumerate(seen.batches):
-        # An annotation begins with the launches of its step, so it lies before the step's end on the GPU.
-        step = np.searchsorted(seen.end_ns, series.start_ns, side="right")
+        step = seen.find_step(series.start_ns)
         mine = np.isin(step, np.flatnonzero(standout.marks[:, rank]))
         values = getattr(series, field)
         if standout.mask[rank]:

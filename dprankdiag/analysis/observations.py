@@ -145,6 +145,13 @@ class Observations:
         """Return which rows of a grid are among the given steps."""
         return np.asarray(steps[self.grid_of == grid_id])
 
+    def find_step(self, launched_ns: IntArray) -> IntArray:
+        """Find the step of what was launched at the given times, `(n,)`; `n_steps` for what lies behind the last.
+
+        A batch's launches begin before its step's end on the GPU.
+        """
+        return np.searchsorted(self.end_ns, launched_ns, side="right")
+
     def name_of(self, position: int) -> str:
         """Name a member for people; an assumed rank is named by its process."""
         rank = self.ranks[position]

@@ -10,6 +10,7 @@ import numpy as np
 from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.padding import Padding, even_rows, is_after_gather, judge_padding
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
@@ -171,7 +172,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
     """Claim every attention standout of one kind.
 
     The undo spreads the attention work evenly over the group, the total conserved; other work before the gather that
-    grows with it is spread too.
+    grows with it is spread too, and work after the gather that is padded to the busiest rank's rows shrinks on all.
 
     Args:
         because: ends the summary "rank 3: 2.1 × the attention work of the other ranks".
@@ -194,6 +195,12 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
                 undo.append(scale(seen, component, even_out(rows, standout)))
                 proof.append(scale(seen, component, lift_off(rows, standout)))
                 break
+        padded = judge_padding(seen) if load.follows_rows else None
+        if isinstance(padded, Padding):
+            rest = padded.rows[:, ~standout.mask].max(axis=1) if not standout.mask.all() else even_rows(padded)
+            busiest = standout.steps & standout.mask[padded.rows.argmax(axis=1)]
+            undo += shrink_padding(seen, padded, busiest, even_rows(padded))
+            proof += shrink_padding(seen, padded, busiest, rest)
         turns = " in turn" if standout.in_turn else ""
         where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
         work_ratio = f"{_work_ratio(standout):.2f} × the attention work of the other ranks"
@@ -204,7 +211,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             who_of(standout),
             when_of(seen, standout),
             f"{seen.names_of(ranks)}{turns}: {work_ratio}{where}{because}",
-            tuple(_load_evidence(seen, load, ranks, standout.steps)),
+            (*_load_evidence(seen, load, ranks, standout.steps), *_padding_evidence(padded, standout.steps)),
             (
                 Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
                 Alternative("structural.layout", "the same share at every load level"),
@@ -215,6 +222,35 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             proof=tuple(proof),
             spread_ns=standout.spread * float(np.median(work)),
         )
+
+
+def shrink_padding(seen: Observations, padding: Padding, steps: BoolArray, rows: FloatArray) -> list[Undo]:
+    """Make the undos that bring every rank's work after the gather to that of so many rows.
+
+    Args:
+        steps: `(n_steps,)` the steps in which it shrinks.
+        rows: `(n_steps,)` rows that the busiest rank would hold.
+    """
+    undo = []
+    for component in padding.lines:
+        by_step = np.where(steps, padding.shrink(component, rows), 1.0)
+        factors = []
+        for grid_id, grid in enumerate(seen.grids):
+            after = is_after_gather(grid.side)
+            own = by_step[seen.grid_of == grid_id]
+            factors.append(np.where(after[None, :, None], own[:, None, None], 1.0))
+        undo.append(Undo(component, tuple(factors)))
+    return undo
+
+
+def _padding_evidence(padded: Padding | str | None, steps: BoolArray) -> Iterator[Evidence]:
+    if isinstance(padded, Padding):
+        excess = float(np.mean(padded.excess_ns(even_rows(padded))[steps]))
+        text = f"work after the gather follows the busiest rank's rows: {format_ns(excess)} a step longer on every rank"
+        yield Evidence("padding_ns_per_step", excess, "ns", text, 0.0, int(steps.sum()))
+    elif padded is not None:
+        text = f"whether rows are padded to this rank's cannot be judged, and what that costs is not counted: {padded}"
+        yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
 
 
 def _work_ratio(standout: Standout) -> float:
