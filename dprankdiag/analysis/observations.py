@@ -32,7 +32,11 @@ class ProbeTimes:
 
 @dataclass(frozen=True, slots=True)
 class BatchSeries:
-    """One rank's batch annotations, in order of time; arrays `(n,)`, NaN where an annotation does not say."""
+    """One rank's batch annotations, in order of time; arrays `(n,)`, NaN where an annotation does not say.
+
+    Attributes:
+        start_ns: when the GPU began the batch; where no launches are known, when the annotation began.
+    """
 
     start_ns: IntArray
     requests: FloatArray
@@ -145,12 +149,12 @@ class Observations:
         """Return which rows of a grid are among the given steps."""
         return np.asarray(steps[self.grid_of == grid_id])
 
-    def find_step(self, launched_ns: IntArray) -> IntArray:
-        """Find the step of what was launched at the given times, `(n,)`; `n_steps` for what lies behind the last.
+    def find_step(self, begun_ns: IntArray) -> IntArray:
+        """Find the step of what began at the given times, `(n,)`; `n_steps` for what lies behind the last.
 
-        A batch's launches begin before its step's end on the GPU.
+        A batch begins before its step's end on the GPU, and after the end of the step before.
         """
-        return np.searchsorted(self.end_ns, launched_ns, side="right")
+        return np.searchsorted(self.end_ns, begun_ns, side="right")
 
     def name_of(self, position: int) -> str:
         """Name a member for people; an assumed rank is named by its process."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
+from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches
 from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import build_grids, collect_participations, find_world, locate_world
@@ -21,7 +22,6 @@ from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measu
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.steps import cut_steps
-from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.schema import count_rows
@@ -83,10 +83,13 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     shelf = KernelShelf(trace, naming) if has_kernels else None
     make = shelf.lane if shelf else partial(range_lane, trace, naming)
     calls, keys = [], []
+    batches: list[BatchSeries | None] = []
+    told = parse_batches(trace.names.range_names)
     for rank in range(len(trace.ranks)):
         lane = make(rank)
         calls.append(extract_calls(lane, rank))
         keys.append(measure_keys(lane))
+        batches.append(read_batches(trace, told, rank, lane))
         del lane  # before the next one is made: a lane is long
     has_calls = any(calls)
     alignment, matching = align_clocks(trace, calls, naming)
@@ -94,7 +97,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     del calls, matching  # they hold every call, and the sets have what matters
     marks = _step_marks(trace, is_step)
     spend = shelf.spend if shelf else make
-    groups, left_out = _build_groups(trace, naming, sets, keys, alignment, spend, marks, has_kernels)
+    groups, left_out = _build_groups(trace, naming, sets, keys, batches, alignment, spend, marks, has_kernels)
     return Observed(
         tuple(groups),
         alignment,
@@ -112,6 +115,7 @@ def _build_groups(
     naming: Naming,
     sets: Sequence[MeetingSet],
     keys: Sequence[KeyTimes],
+    batches: Sequence[BatchSeries | None],
     alignment: Alignment,
     spend: Callable[[int], Lane],
     marks: Sequence[IntArray],
@@ -164,7 +168,7 @@ def _build_groups(
                 _find_teams(sets, ranks),
                 _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
-                _read_batches(trace, ranks, alignment),
+                align_batches(batches, ranks, alignment),
                 _take_spans(trace, "os_calls", trace.names.call_names, ranks, alignment),
                 None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, alignment),
                 np.stack([_mark_prefill(member, start, end) for member in own], axis=1) if has_kernels else None,
@@ -257,31 +261,6 @@ def _row_ratio(keys: Sequence[KeyTimes], own: Sequence[Segments], trace: Trace) 
     return measure_row_ratio(keys, trace.names, eager=not any(member.in_graph.any() for member in own))
 
 
-def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> tuple[BatchSeries, ...]:
-    """Read the batch annotations of every member; nothing unless all have some."""
-    ranges = trace.tables["ranges"]
-    parsed = [parse_batch(text) for text in trace.names.range_names]
-    told = np.array([batch is not None for batch in parsed], bool)
-    if not told.any():
-        return ()
-    values = np.array(
-        [
-            (np.nan,) * 3 if b is None else (b.requests, _or_nan(b.held_tokens), _or_nan(b.prefill_tokens))
-            for b in parsed
-        ]
-    )
-    series = []
-    for rank in ranks:
-        rows = np.flatnonzero((ranges["rank"] == rank) & told[ranges["name_id"]])
-        if not len(rows):
-            return ()
-        fit = alignment.fits[rank]
-        start = ranges["start_ns"][rows]
-        mine = values[ranges["name_id"][rows]]
-        series.append(BatchSeries(fit.apply(start) if fit else start, mine[:, 0], mine[:, 1], mine[:, 2]))
-    return tuple(series)
-
-
 def _take_spans(
     trace: Trace, table: str, names: Sequence[str], ranks: tuple[int, ...], alignment: Alignment
 ) -> NamedSpans | None:
@@ -300,10 +279,6 @@ def _take_spans(
     if not len(columns[0]):
         return None
     return NamedSpans(columns[0], columns[1], columns[2], np.array(names)[columns[3]])
-
-
-def _or_nan(value: int | None) -> float:
-    return np.nan if value is None else float(value)
 
 
 def _step_marks(trace: Trace, is_step: np.ndarray[Any, np.dtype[np.bool_]]) -> list[IntArray]:
