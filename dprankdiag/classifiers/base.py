@@ -71,6 +71,12 @@ def ranks_of(standout: Standout) -> tuple[int, ...]:
     return () if who_of(standout) == "all" else members(standout.mask)
 
 
+def name_culprits(seen: Observations, standout: Standout) -> str:
+    """Name for people the ranks meant, and say so where they take turns."""
+    named = ranks_of(standout)
+    return (seen.names_of(named) if named else "every rank") + (" in turn" if standout.in_turn else "")
+
+
 def even_out(values: FloatArray, standout: Standout) -> FloatArray:
     """Return the factor that spreads the work of the covered steps evenly, its sum conserved.
 
@@ -201,7 +207,6 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             busiest = standout.steps & standout.mask[padded.rows.argmax(axis=1)]
             undo += shrink_padding(seen, padded, busiest, even_rows(padded))
             proof += shrink_padding(seen, padded, busiest, rest)
-        turns = " in turn" if standout.in_turn else ""
         where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
         work_ratio = f"{_work_ratio(standout):.2f} × the attention work of the other ranks"
         yield Claim(
@@ -210,7 +215,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             standout.steps,
             who_of(standout),
             when_of(seen, standout),
-            f"{seen.names_of(ranks)}{turns}: {work_ratio}{where}{because}",
+            f"{name_culprits(seen, standout)}: {work_ratio}{where}{because}",
             (*_load_evidence(seen, load, ranks, standout.steps), *_padding_evidence(padded, standout.steps)),
             (
                 Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),

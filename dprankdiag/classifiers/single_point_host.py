@@ -13,6 +13,7 @@ from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
 from dprankdiag.classifiers.base import (
     lift_off,
     members,
+    name_culprits,
     period_of,
     ranks_of,
     scale,
@@ -87,14 +88,13 @@ class SinglePointHost:
                 *show_culprits(seen, ranks, standout.steps),
                 *_waiting_in_all(seen, ranks),
             ]
-            turns = " in turn" if standout.in_turn else ""
             yield Claim(
                 self.cause,
                 ranks_of(standout),
                 standout.steps,
                 who_of(standout),
                 when_of(seen, standout),
-                f"{seen.names_of(ranks)}{turns}: the host stalls {_times(stalls)}",
+                f"{name_culprits(seen, standout)}: the host stalls {_times(stalls)}",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),

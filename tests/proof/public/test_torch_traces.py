@@ -12,9 +12,9 @@ from dprankdiag.harness.faults import load_context
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World
 from tests.proof.command import analyze_here, run_here
-from tests.proof.public.test_uneven_steps import list_warned
 from tests.proof.scenario import Event, Scenario, attention_of, play
 from tests.proof.torch_filler import Row, fill_traces, make_row
+from tests.proof.verdicts import list_warned
 
 LATE_BY_NS = 60_112_000_000
 

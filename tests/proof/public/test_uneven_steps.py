@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.proof.command import analyze_here
-from tests.proof.filler import fill
+from tests.proof.conftest import Analyze
 from tests.proof.scenario import Event, Factor, Scenario, play
 from tests.proof.torch_filler import fill_traces, mark_steps
-
-Said = dict[str, Any]
-Analyze = Callable[[list[Event]], Said]
+from tests.proof.verdicts import list_warned
 
 
-@pytest.fixture(params=["nsys", "torch"])
-def analyze(request: pytest.FixtureRequest, tmp_path: Path) -> Analyze:
-    """Write events as an export, or as a trace a rank, and let the command diagnose them."""
-
-    def write_and_analyze(events: list[Event]) -> Said:
-        if request.param == "nsys":
-            return analyze_here(fill(tmp_path / "scenario.sqlite", events))
-        return analyze_here(*fill_traces(tmp_path / "traces", events))
-
-    return write_and_analyze
-
-
-def list_warned(said: Said) -> list[tuple[str, list[int]]]:
-    return [(item["cause"], item["ranks"]) for item in said["findings"] if item["severity"] != "info"]
-
-
-def evidence_of(finding: Said, name: str) -> float:
+def evidence_of(finding: dict[str, Any], name: str) -> float:
     (value,) = [item["value"] for item in finding["evidence"] if item["name"] == name]
     return float(value)
 
@@ -55,6 +37,7 @@ def test_a_prompt_on_another_rank_in_every_step_is_load_and_nobodys_fault(analyz
     (finding,) = said["findings"]
     assert (finding["who"], finding["when"]) == ("all", "steady")
     assert evidence_of(finding, "held_up_steps_ratio") == 1.0
+    assert finding["summary"].startswith("every rank in turn: ")
     assert "in 39 of 39 steps" in finding["summary"]
     work = [rank["work_ns"] for rank in said["ranks"]]
     assert max(work) < 1.15 * min(work)
