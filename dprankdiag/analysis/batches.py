@@ -64,8 +64,11 @@ def _find_begins(lane: Lane, announced_ns: IntArray) -> IntArray:
     if lane.launch_ns is None:
         return announced_ns
     known = np.flatnonzero(lane.launch_ns != ABSENT_NS)
-    known = known[np.argsort(lane.launch_ns[known], kind="stable")]
-    place = np.searchsorted(lane.launch_ns[known], announced_ns, side="left")
+    launch = lane.launch_ns[known]
+    if (launch[1:] < launch[:-1]).any():
+        order = np.argsort(launch, kind="stable")
+        known, launch = known[order], launch[order]
+    place = np.searchsorted(launch, announced_ns, side="left")
     inside = place < len(known)
     begins = announced_ns.copy()
     begins[inside] = lane.start_ns[known[place[inside]]]

@@ -53,6 +53,13 @@ def test_a_batch_begins_with_the_first_row_launched_after_its_announcement() -> 
     assert found.requests.tolist() == [4.0, 2.0, 4.0]
 
 
+def test_rows_that_start_in_another_order_than_they_were_launched_are_sorted() -> None:
+    rows = [Row("attention", 1_000, 1_900, launch_ns=320), Row("attention", 2_000, 2_900, stream=8, launch_ns=120)]
+    found = read(rows, [(0, 100), (0, 300)])
+    assert found is not None
+    assert found.start_ns.tolist() == [2_000, 1_000]
+
+
 def test_a_replays_batch_begins_with_its_first_kernel() -> None:
     rows = [Row("attention", 1_000 + 100 * k, 1_090 + 100 * k, launch_ns=120, in_graph=True) for k in range(3)]
     found = read(rows, [(0, 100)])
