@@ -16,6 +16,10 @@ ROWS_ALIKE = 0.10
 
 IDLE_SHARE = 0.5
 NO_WORK = 0.05
+PREFILL_APART, PREFILL_LEAST = 2.0, 0.01
+"""Prefill attention in a share of the segments this many times, and this much, above that of the other ranks."""
+
+PROMPT_SHARE = 0.5
 EMPTY_KERNEL_NS = 4_000
 """Attention and KV writes of a layer without rows take about the two kernels' own start and end."""
 
@@ -28,7 +32,7 @@ class LoadSkew:
         kind: "context", "requests", "prefill", "idle" or "unknown".
         row_ratio: requests of the heavier ranks over the rest's, from batch annotations, else from launch shapes;
             None if neither tells.
-        held_ratio: KV tokens held, likewise, from batch annotations.
+        held_ratio, prompt_ratio: KV tokens held and prompt tokens, likewise, from batch annotations.
         post_ratio: expert work of the heavier ranks over the rest's; None if there is none.
     """
 
@@ -36,7 +40,13 @@ class LoadSkew:
     kind: str
     row_ratio: float | None
     held_ratio: float | None
+    prompt_ratio: float | None
     post_ratio: float | None
+
+    @property
+    def follows_rows(self) -> bool:
+        """Tell whether the rows of the ranks' batches differ, or might."""
+        return self.kind in ("requests", "prefill", "unknown")
 
 
 SLOW_CHIP_MARGIN = 1.15
@@ -53,12 +63,12 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
         mask = standout.mask
         if _is_slow_chip(seen, skews, standout):
             continue
-        rows = _compare(_annotated(seen, standout, "requests"), mask)
+        told = {name: _read_annotations(seen, standout, name) for name in ("requests", "held_tokens", "prefill_tokens")}
+        rows, held, prompt = (it.ratio if it else None for it in told.values())
         if rows is None:
             rows = _compare(seen.row_ratio, mask)
-        held = _compare(_annotated(seen, standout, "held_tokens"), mask)
-        kind = _kind(seen, standout, rows)
-        found.append(LoadSkew(standout, kind, rows, held, _post_ratio(seen, skews, standout)))
+        kind = _kind(seen, standout, rows, told["prefill_tokens"])
+        found.append(LoadSkew(standout, kind, rows, held, prompt, _post_ratio(seen, skews, standout)))
     return found
 
 
@@ -88,19 +98,45 @@ def _worst_slowness(skews: Skews, ill: BoolArray, speed: float) -> float:
     return max(1.0 + (worst - 1.0) * (speed - 1.0) / (typical - 1.0), worst) if typical > 1.0 else worst
 
 
-def _annotated(seen: Observations, standout: Standout, field: str) -> FloatArray | None:
-    """Average what the ranks' annotations say of the standout's steps; None if any rank's do not say."""
+@dataclass(frozen=True, slots=True)
+class _Annotated:
+    """What annotations say, on average, of the ranks and steps meant, and of the rest in the same steps.
+
+    Attributes:
+        own, rest: mean of a field.
+        filled: share of the annotations of those meant that hold more than nothing.
+    """
+
+    own: float
+    rest: float
+    filled: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The one over the other; None where the rest hold nothing."""
+        return self.own / self.rest if self.rest > 0 else None
+
+
+def _read_annotations(seen: Observations, standout: Standout, field: str) -> _Annotated | None:
+    """Average what annotations say of the standout's steps; None if any rank's do not say, or nobody is the rest.
+
+    Of ranks that take turns, those whose turn it is not are the rest.
+    """
     covered = np.flatnonzero(standout.steps)
-    means = []
+    own: list[FloatArray] = []
+    rest: list[FloatArray] = []
     for rank, series in enumerate(seen.batches):
-        mine = np.flatnonzero(standout.marks[:, rank]) if standout.mask[rank] else covered
-        # An annotation begins with the launches of its step, so it lies before the step's end on the GPU.
-        step = np.searchsorted(seen.end_ns, series.start_ns, side="right")
-        values = getattr(series, field)[np.isin(step, mine)]
-        if not len(values) or np.isnan(values).any():
-            return None
-        means.append(float(values.mean()))
-    return np.array(means) if means else None
+        step = seen.find_step(series.start_ns)
+        mine = np.isin(step, np.flatnonzero(standout.marks[:, rank]))
+        values = getattr(series, field)
+        if standout.mask[rank]:
+            own.append(values[mine])
+        if standout.in_turn or not standout.mask[rank]:
+            rest.append(values[np.isin(step, covered) & ~mine])
+    if not own or not rest or not all(len(part) and not np.isnan(part).any() for part in (*own, *rest)):
+        return None
+    middle = float(np.median([part.mean() for part in rest]))
+    return _Annotated(float(np.mean([part.mean() for part in own])), middle, float((np.concatenate(own) > 0).mean()))
 
 
 def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
@@ -110,22 +146,39 @@ def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
     return float(np.mean(values[mask])) / rest if rest > 0 else None
 
 
-def _kind(seen: Observations, standout: Standout, rows: float | None) -> str:
+def _kind(seen: Observations, standout: Standout, rows: float | None, prompt: _Annotated | None) -> str:
     mask = standout.mask
+    ratio = float(np.mean(standout.levels[mask])) / max(standout.centre, 1e-9)
     attention = seen.sums["attention"][standout.steps]
     busy = float(np.median(attention[:, mask]))
     nothing = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
     idle = (attention < min(NO_WORK * busy, nothing)).mean(axis=0) >= IDLE_SHARE
     if idle.any() and not idle[mask].any():
         return "idle"
-    if (~mask).any() and seen.prefill_share[mask].min() > 2 * seen.prefill_share[~mask].max() + 0.01:
+    if _runs_prefill(seen, standout) or (prompt is not None and _holds_prompts(prompt, ratio)):
         return "prefill"
     if rows is None:
         return "unknown"
     if abs(rows - 1.0) <= ROWS_ALIKE:
         return "context"
-    ratio = float(np.mean(standout.levels[mask])) / max(standout.centre, 1e-9)
     return "requests" if rows > 1 + ROWS_ALIKE and rows >= 1 + 0.5 * (ratio - 1) else "unknown"
+
+
+def _runs_prefill(seen: Observations, standout: Standout) -> bool:
+    """Tell whether prefill attention runs mostly on the ranks meant; where they take turns, in their turn."""
+    mask, steps = standout.mask, standout.steps
+    if standout.in_turn and seen.prefill is not None:
+        turns, runs = standout.marks[steps], seen.prefill[steps]
+        return bool(runs[turns].mean() > PREFILL_APART * runs[~turns].mean() + PREFILL_LEAST)
+    share = seen.prefill_share
+    return bool((~mask).any() and share[mask].min() > PREFILL_APART * share[~mask].max() + PREFILL_LEAST)
+
+
+def _holds_prompts(prompt: _Annotated, work_ratio: float) -> bool:
+    """Tell whether most steps meant hold prompt tokens, and so many more than the rest that the work follows."""
+    if prompt.filled < PROMPT_SHARE:
+        return False
+    return prompt.ratio is None or prompt.ratio >= 1 + 0.5 * (work_ratio - 1)
 
 
 def _attention_calls(seen: Observations) -> int:

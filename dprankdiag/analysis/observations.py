@@ -52,7 +52,11 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class BatchSeries:
-    """One rank's batch annotations, in order of time; arrays `(n,)`, NaN where an annotation does not say."""
+    """One rank's batch annotations, in order of time; arrays `(n,)`, NaN where an annotation does not say.
+
+    Attributes:
+        start_ns: when the GPU began the batch; where no launches are known, when the annotation began.
+    """
 
     start_ns: IntArray
     requests: FloatArray
@@ -114,6 +118,7 @@ class Observations:
         ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
         kernels: what the members ran longest, whole recording.
         reference: another recording of the group; None where none was given.
+        prefill: `(n_steps, n_ranks)` whether the rank ran prefill attention in the step; None if that is not known.
     """
 
     ranks: tuple[Rank, ...]
@@ -134,6 +139,7 @@ class Observations:
     ranges: NamedSpans | None = None
     kernels: tuple[KernelUse, ...] = ()
     reference: Reference | None = None
+    prefill: BoolArray | None = None
 
     @property
     def n_steps(self) -> int:
@@ -144,6 +150,13 @@ class Observations:
     def n_ranks(self) -> int:
         """Count the members."""
         return len(self.ranks)
+
+    @property
+    def homes(self) -> dict[str, BoolArray]:
+        """Mark the members on each host, `(n_ranks,)`; empty if a member's host is unknown."""
+        hosts = [rank.host for rank in self.ranks]
+        known = sorted({host for host in hosts if host is not None})
+        return {} if None in hosts else {host: np.array([other == host for other in hosts]) for host in known}
 
     @property
     def duration_ns(self) -> IntArray:
@@ -162,6 +175,13 @@ class Observations:
     def select(self, grid_id: int, steps: BoolArray) -> BoolArray:
         """Return which rows of a grid are among the given steps."""
         return np.asarray(steps[self.grid_of == grid_id])
+
+    def find_step(self, begun_ns: IntArray) -> IntArray:
+        """Find the step of what began at the given times, `(n,)`; `n_steps` for what lies behind the last.
+
+        A batch begins before its step's end on the GPU, and after the end of the step before.
+        """
+        return np.searchsorted(self.end_ns, begun_ns, side="right")
 
     def name_of(self, position: int) -> str:
         """Name a member for people; an assumed rank is named by its process."""

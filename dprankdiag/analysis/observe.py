@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
+from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches
 from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import bound_steps, build_grids
@@ -27,10 +28,9 @@ from dprankdiag.analysis.participations import (
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
-from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.steps import Cut, cut_steps
 from dprankdiag.analysis.work import list_kernel_uses
-from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.schema import count_rows
@@ -115,11 +115,14 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     shelf = KernelShelf(trace, naming) if has_kernels else None
     make = shelf.lane if shelf else partial(range_lane, trace, naming)
     calls, keys, slower = [], [], []
+    batches: list[BatchSeries | None] = []
+    told = parse_batches(trace.names.range_names)
     for rank in range(len(trace.ranks)):
         lane = make(rank)
         calls.append(extract_calls(lane, rank))
         keys.append(measure_keys(lane))
         slower.append(measure_contention(lane))
+        batches.append(read_batches(trace, told, rank, lane))
         del lane  # before the next one is made: a lane is long
     has_calls = any(calls)
     alignment, matching = align_clocks(trace, calls, naming)
@@ -129,7 +132,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     spend = shelf.spend if shelf else make
     known = [factor for factor in slower if factor is not None]
     lanes = Lanes(make, spend, alignment, float(np.median(known)) if known else 0.0)
-    groups, left_out = _build_groups(trace, naming, sets, keys, lanes, marks, has_kernels)
+    groups, left_out = _build_groups(trace, naming, sets, keys, batches, lanes, marks, has_kernels)
     return Observed(
         tuple(groups),
         alignment,
@@ -147,6 +150,7 @@ def _build_groups(
     naming: Naming,
     sets: Sequence[MeetingSet],
     keys: Sequence[KeyTimes],
+    batches: Sequence[BatchSeries | None],
     lanes: Lanes,
     marks: Sequence[IntArray],
     has_kernels: bool,
@@ -207,12 +211,15 @@ def _build_groups(
                 _find_teams(sets, ranks),
                 _row_ratio([keys[rank] for rank in ranks], own, trace) if has_kernels else None,
                 np.array([float((member.prefill > 0).mean()) if len(member.prefill) else 0.0 for member in own]),
-                _read_batches(trace, ranks, lanes.alignment),
+                align_batches(batches, ranks, lanes.alignment),
                 _take_spans(trace, "os_calls", trace.names.call_names, ranks, lanes.alignment),
                 None if has_kernels else _take_spans(trace, "ranges", trace.names.range_names, ranks, lanes.alignment),
                 list_kernel_uses([keys[rank] for rank in ranks], probe_keys[ranks].keys, trace.names)
                 if has_kernels
                 else (),
+                prefill=np.stack([_mark_prefill(member, start, end) for member in own], axis=1)
+                if has_kernels
+                else None,
             )
         )
     return groups, left_out
@@ -246,6 +253,13 @@ def _join_lanes(
         segments.append(cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys, lanes.contention))
         del lane
     return joined, segments, (stood - explained) / len(ranks)
+
+
+def _mark_prefill(own: Segments, start_ns: IntArray, end_ns: IntArray) -> BoolArray:
+    """Tell in which steps, `(n_steps,)`, a rank ran prefill attention."""
+    total = np.concatenate([[0], np.cumsum(own.prefill)])
+    first, stop = (np.searchsorted(own.arrival_ns, edge, side="left") for edge in (start_ns, end_ns))
+    return np.asarray(total[stop] > total[first])
 
 
 def _matched_share(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> float:
@@ -325,31 +339,6 @@ def _row_ratio(keys: Sequence[KeyTimes], own: Sequence[Segments], trace: Trace) 
     return measure_row_ratio(keys, trace.names, eager=not any(member.in_graph.any() for member in own))
 
 
-def _read_batches(trace: Trace, ranks: tuple[int, ...], alignment: Alignment) -> tuple[BatchSeries, ...]:
-    """Read the batch annotations of every member; nothing unless all have some."""
-    ranges = trace.tables["ranges"]
-    parsed = [parse_batch(text) for text in trace.names.range_names]
-    told = np.array([batch is not None for batch in parsed], bool)
-    if not told.any():
-        return ()
-    values = np.array(
-        [
-            (np.nan,) * 3 if b is None else (b.requests, _or_nan(b.held_tokens), _or_nan(b.prefill_tokens))
-            for b in parsed
-        ]
-    )
-    series = []
-    for rank in ranks:
-        rows = np.flatnonzero((ranges["rank"] == rank) & told[ranges["name_id"]])
-        if not len(rows):
-            return ()
-        fit = alignment.fits[rank]
-        start = ranges["start_ns"][rows]
-        mine = values[ranges["name_id"][rows]]
-        series.append(BatchSeries(fit.apply(start) if fit else start, mine[:, 0], mine[:, 1], mine[:, 2]))
-    return tuple(series)
-
-
 def _take_spans(
     trace: Trace, table: str, names: Sequence[str], ranks: tuple[int, ...], alignment: Alignment
 ) -> NamedSpans | None:
@@ -368,10 +357,6 @@ def _take_spans(
     if not len(columns[0]):
         return None
     return NamedSpans(columns[0], columns[1], columns[2], np.array(names)[columns[3]])
-
-
-def _or_nan(value: int | None) -> float:
-    return np.nan if value is None else float(value)
 
 
 def _step_marks(trace: Trace, is_step: np.ndarray[Any, np.dtype[np.bool_]]) -> list[IntArray]:

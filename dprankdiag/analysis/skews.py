@@ -11,6 +11,8 @@ from dprankdiag.analysis.experts import ExpertSkew, measure_experts
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.speed import measure_speed, measure_worst_family
 from dprankdiag.analysis.standouts import (
+    FEWEST_STEPS,
+    RESAMPLES,
     Standout,
     find_all,
     find_bursts,
@@ -18,7 +20,7 @@ from dprankdiag.analysis.standouts import (
     find_standouts,
     relative_to_step,
 )
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
 from dprankdiag.analysis.thresholds import BURST_LEAST, LEAST_WORK_SHARE, WORK_PRIOR_SD
 from dprankdiag.analysis.transfers import TransferShift, find_common_slowdown, find_transfer_shifts
 
@@ -29,6 +31,9 @@ HOST_PAIR_SHARE = 0.2
 """Two hosts alone have no spread of their own, so that only what is far outside the habit of hosts is believed."""
 
 LEAST_HOST_SHARE = 0.03
+
+MAJORITY_APART = 5.0
+"""Most hosts are late only if the earliest of them lies this many times above the latest of the few that are not."""
 
 LEAST_EXIT_SHARE = 0.015
 
@@ -74,6 +79,7 @@ class Skews:
 def measure_skews(seen: Observations) -> Skews:
     """Measure all skews of a group."""
     step_ns = max(seen.median_step_ns, 1.0)
+    homes = list(seen.homes.values())
     slowness, speed, basis = measure_speed(seen, step_ns)
     idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
     stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
@@ -82,12 +88,12 @@ def measure_skews(seen: Observations) -> Skews:
         slowness,
         tuple(speed),
         basis,
-        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns)),
+        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns, homes)),
         measure_worst_family(seen),
-        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns)),
-        tuple(_host_standouts(idle, step_ns)),
+        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns, homes)),
+        tuple(_host_standouts(idle, step_ns, homes) or _late_majority(idle, seen.sums["wait"], step_ns)),
         tuple(stalls),
-        tuple(_host_standouts(rest, step_ns)) if seen.abilities.has_launches else (),
+        tuple(_host_standouts(rest, step_ns, homes)) if seen.abilities.has_launches else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
         tuple(measure_experts(seen, slowness, step_ns)),
         tuple(find_transfer_shifts(seen, step_ns)),
@@ -100,16 +106,19 @@ def rest_of_work(speed_basis: str) -> str:
     return "probe" if speed_basis == "one side" else "other"
 
 
-def _work_standouts(work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns: float) -> list[Standout]:
+def _work_standouts(
+    work: FloatArray, teams: Sequence[tuple[int, ...]], step_ns: float, homes: Sequence[BoolArray]
+) -> list[Standout]:
     """Find ranks with more work; the members of a team carry the same requests and are judged as one."""
     typical = float(np.median(work))
     if typical <= 0:
         return []
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
-        return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least)
+        return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=homes)
     joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
-    found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least)
+    halves = [np.array([home[list(team)].all() for team in teams]) for home in homes]
+    found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=halves)
     return [_widen(item, teams, work.shape[1]) for item in found]
 
 
@@ -125,14 +134,61 @@ def _widen(standout: Standout, teams: Sequence[tuple[int, ...]], n_ranks: int) -
     return replace(standout, mask=mask, levels=levels, marks=marks)
 
 
-def _host_standouts(idle: FloatArray, step_ns: float) -> list[Standout]:
+def _host_standouts(idle: FloatArray, step_ns: float, homes: Sequence[BoolArray]) -> list[Standout]:
     """Find ranks that idle longer over runs of steps; single stalls are set to the rank's habit first."""
     habit = np.median(idle, axis=0)
     stalls = find_stalls(idle, LEAST_HOST_SHARE * step_ns)
     calm = np.where(stalls, habit[None, :], idle)
     share = HOST_PAIR_SHARE if idle.shape[1] == 2 else HOST_PRIOR_SHARE
     prior = share * float(np.median(habit)) + 0.002 * step_ns
-    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True)
+    return find_standouts(calm, prior, LEAST_HOST_SHARE * step_ns, own_past=True, halves=homes)
+
+
+def _late_majority(idle: FloatArray, wait: FloatArray, step_ns: float) -> list[Standout]:
+    """Find most ranks launching late in a group of which two or more show that it can be done in time.
+
+    Those few are believed only if they wait in their meetings about as long as the others idle before launches: a
+    rank that is busy with something else idles little, too, but nobody waits for the idle ones then.
+
+    Args:
+        idle, wait: `(n_steps, n_ranks)`.
+    """
+    levels = np.median(idle, axis=0)
+    early = _split_majority(levels)
+    if early is None or len(idle) < FEWEST_STEPS:
+        return []
+    excess = float(np.median(levels[~early]) - np.median(levels[early]))
+    waits = np.median(wait, axis=0)
+    if excess < LEAST_HOST_SHARE * step_ns or np.median(waits[early]) - np.median(waits[~early]) < 0.5 * excess:
+        return []
+    drawn = [_split_majority(np.median(idle[index], axis=0)) for index in draw_blocks(len(idle), RESAMPLES)]
+    same = sum(other is not None and np.array_equal(other, early) for other in drawn)
+    latest = np.bincount(np.argmax(np.where(early, -1.0, idle), axis=1), minlength=len(levels))
+    return [
+        Standout(
+            0,
+            len(idle),
+            ~early,
+            levels,
+            float(np.median(levels[early])),
+            same / RESAMPLES,
+            np.broadcast_to(~early, idle.shape),
+            in_turn=bool(latest.max() <= len(idle) / 2),
+            spread=float(np.std(levels[early], ddof=1)),
+        )
+    ]
+
+
+def _split_majority(levels: FloatArray) -> BoolArray | None:
+    """Mark the few ranks, at least two, that lie far below all others; None if there are none."""
+    ordered = np.sort(levels)
+    counts = np.arange(2, len(levels) // 2 + 1)
+    if not len(counts):
+        return None
+    count = int(counts[np.argmax(ordered[counts] - ordered[counts - 1])])
+    if ordered[count] < MAJORITY_APART * max(float(ordered[count - 1]), 1.0):
+        return None
+    return np.asarray(levels < ordered[count])
 
 
 def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Standout]:

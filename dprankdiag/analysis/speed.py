@@ -35,7 +35,8 @@ def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[
         # What a slow chip costs is all its work, not only the probes.
         work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
         least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
-        found = find_all(ratio, SPEED_PRIOR_SD, least, max(2 * least, 0.05), own_past=True)
+        halves = list(seen.homes.values())
+        found = find_all(ratio, SPEED_PRIOR_SD, least, max(2 * least, 0.05), own_past=True, halves=halves)
         slow = [item for item in found if is_slow_throughout(seen, item)]
         if found and not slow:
             return even, [], "one side"

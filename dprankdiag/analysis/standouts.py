@@ -76,16 +76,22 @@ def relative_to_step(values: FloatArray) -> FloatArray:
 
 
 def find_all(
-    series: FloatArray, prior_sd: float, least: float, burst_least: float, *, own_past: bool = False
+    series: FloatArray,
+    prior_sd: float,
+    least: float,
+    burst_least: float,
+    *,
+    own_past: bool = False,
+    halves: Sequence[BoolArray] = (),
 ) -> list[Standout]:
     """Find what stands out over runs of steps, in every few steps, and in single ones; each step counts once.
 
     Args:
-        series, prior_sd, least, own_past: as `find_standouts`.
+        series, prior_sd, least, own_past, halves: as `find_standouts`.
         burst_least: smallest height of a single step worth an event.
     """
     turns, calm = split_turns(series, least)
-    runs = find_standouts(calm, prior_sd, least, own_past=own_past)
+    runs = find_standouts(calm, prior_sd, least, own_past=own_past, halves=halves)
     for number, turn in enumerate(turns):
         for run in [item for item in runs if np.array_equal(item.mask, turn.mask)]:
             runs = [item for item in runs if item is not run]
@@ -118,7 +124,14 @@ def split_turns(series: FloatArray, least: float) -> tuple[list[Standout], Float
     return [replace(found, peaks=found.steps)], calm
 
 
-def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_past: bool = False) -> list[Standout]:
+def find_standouts(
+    series: FloatArray,
+    prior_sd: float,
+    least: float,
+    *,
+    own_past: bool = False,
+    halves: Sequence[BoolArray] = (),
+) -> list[Standout]:
     """Cut the steps where any rank's level shifts, and name who stands out in each part.
 
     Args:
@@ -127,6 +140,7 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_pas
         least: smallest excess worth a claim.
         own_past: also judge each rank against its own best part of the recording, where healthy ranks differ far less
             than from each other; for what does not follow the requests.
+        halves: as `statistics.find_high`.
     """
     n_steps, n_ranks = series.shape
     if n_steps < FEWEST_STEPS or n_ranks < 2:
@@ -139,9 +153,9 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_pas
     parts: list[tuple[int, int, BoolArray]] = []
     best = _best_levels(series, edges) if own_past and len(edges) > 2 else None
     for first, stop in pairwise(edges):
-        mask = _judge(series[first:stop], prior_sd, least)
+        mask = _judge(series[first:stop], prior_sd, least, halves)
         if best is not None and not mask.any():
-            mask = _judge(series[first:stop] - best, OWN_PAST_SHARE * prior_sd, least)
+            mask = _judge(series[first:stop] - best, OWN_PAST_SHARE * prior_sd, least, halves)
         if parts and np.array_equal(parts[-1][2], mask):
             parts[-1] = (parts[-1][0], stop, mask)
         else:
@@ -149,7 +163,7 @@ def find_standouts(series: FloatArray, prior_sd: float, least: float, *, own_pas
     found = []
     for first, stop, mask in parts:
         if mask.any():
-            found.append(_describe(series, best, first, stop, mask, prior_sd, least))
+            found.append(_describe(series, best, first, stop, mask, prior_sd, least, halves))
     return found
 
 
@@ -172,11 +186,11 @@ def _levels(series: FloatArray) -> tuple[FloatArray, FloatArray]:
     return levels, 1.2533 * spread / np.sqrt(len(series))
 
 
-def _judge(series: FloatArray, prior_sd: float, least: float) -> BoolArray:
+def _judge(series: FloatArray, prior_sd: float, least: float, halves: Sequence[BoolArray]) -> BoolArray:
     if len(series) < FEWEST_STEPS // 2:
         return np.zeros(series.shape[1], bool)
     levels, errors = _levels(series)
-    return find_high(levels, errors, prior_sd, least).mask
+    return find_high(levels, errors, prior_sd, least, halves).mask
 
 
 def _describe(
@@ -187,15 +201,16 @@ def _describe(
     mask: BoolArray,
     prior_sd: float,
     least: float,
+    halves: Sequence[BoolArray],
 ) -> Standout:
     part = series[first:stop]
     levels, _ = _levels(part)
-    past = np.zeros(len(mask)) if best is None or _judge(part, prior_sd, least).any() else best
+    past = np.zeros(len(mask)) if best is None or _judge(part, prior_sd, least, halves).any() else best
     spread = prior_sd if not past.any() else OWN_PAST_SHARE * prior_sd
     same = 0
     for index in draw_blocks(len(part), RESAMPLES):
         drawn, drawn_errors = _levels(part[index] - past)
-        same += bool(np.array_equal(find_high(drawn, drawn_errors, spread, least).mask, mask))
+        same += bool(np.array_equal(find_high(drawn, drawn_errors, spread, least, halves).mask, mask))
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
     marks = np.zeros(series.shape, bool)
     marks[first:stop, mask] = True
@@ -243,6 +258,7 @@ def find_bursts(
         marks &= series >= SMALL_STALL * np.where(marks, series, 0.0).max(axis=0)
     ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= (1 if of_host else FEWEST_EVENTS))]
     groups = _group_by_steps(marks, ranks)
+    apart = groups
     if of_host and series.shape[1] > 2:
         groups = _group_alike(np.where(marks, series, 0.0).max(axis=0), groups)
     share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
@@ -252,7 +268,7 @@ def find_bursts(
         return []
     if len(groups) > MOST_CULPRITS or (len(groups) > 1 and share >= TURNS_SHARE and series.shape[1] > 2):
         return [_burst(series, marks, ranks, in_turn=True)]
-    return [_burst(series, marks, group, in_turn=False) for group in groups]
+    return [_burst(series, marks, group, in_turn=sorted(group) not in map(sorted, apart)) for group in groups]
 
 
 def _group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,18 +65,21 @@ class Outliers:
     centre: float
 
 
-def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: float) -> Outliers:
+def find_high(
+    levels: FloatArray, errors: FloatArray, prior_sd: float, least: float, halves: Sequence[BoolArray] = ()
+) -> Outliers:
     """Find the ranks whose level lies outside what the other ranks scatter.
 
     The rest's spread is a pooled variance of the rest and a prior, so that two ranks are judged by the prior alone and
-    many by themselves. Up to fewer than half of the ranks can be outside; the split taken is the widest gap for which
-    every member passes.
+    many by themselves. Up to fewer than half of the ranks can be outside, or one of the halves given; the split taken
+    is the widest gap for which every member passes.
 
     Args:
         levels: `(n_ranks,)` level of each rank.
         errors: `(n_ranks,)` standard error of each level.
         prior_sd: spread expected among healthy ranks, same unit.
         least: smallest excess worth a claim, same unit.
+        halves: groups of half of the ranks that have something in common, `(n_ranks,)` each.
     """
     n_ranks = len(levels)
     nobody = Outliers(np.zeros(n_ranks, bool), float(np.median(levels)))
@@ -85,7 +89,7 @@ def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: fl
     ordered = levels[order]
     best = nobody
     best_gap = 0.0
-    for count in range(1, (n_ranks - 1) // 2 + 1 if n_ranks > 2 else 2):
+    for count in range(1, n_ranks // 2 + 1):
         rest = ordered[: n_ranks - count]
         gap = ordered[n_ranks - count] - rest[-1]
         centre = float(np.median(rest))
@@ -98,6 +102,8 @@ def find_high(levels: FloatArray, errors: FloatArray, prior_sd: float, least: fl
         if excess > threshold and gap > best_gap and gap > 2 * spread:
             mask = np.zeros(n_ranks, bool)
             mask[order[n_ranks - count :]] = True
+            if 2 * count == n_ranks > 2 and not any(np.array_equal(mask, half) for half in halves):
+                continue
             best = Outliers(mask, centre)
             best_gap = float(gap)
     return best

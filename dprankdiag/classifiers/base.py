@@ -12,6 +12,7 @@ from dprankdiag.analysis.awaited import Line, WaitView
 from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.padding import Padding, even_rows, is_after_gather, judge_padding
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
@@ -98,6 +99,12 @@ def ranks_of(standout: Standout) -> tuple[int, ...]:
     return () if who_of(standout) == "all" else members(standout.mask)
 
 
+def name_culprits(seen: Observations, standout: Standout) -> str:
+    """Name for people the ranks meant, and say so where they take turns."""
+    named = ranks_of(standout)
+    return (seen.names_of(named) if named else "every rank") + (" in turn" if standout.in_turn else "")
+
+
 def even_out(values: FloatArray, standout: Standout) -> FloatArray:
     """Return the factor that spreads the work of the covered steps evenly, its sum conserved.
 
@@ -155,6 +162,25 @@ def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray)
         text = f"the others wait {format_ns(peers)} a step for it"
         found.append(Evidence("peers_wait_ns_per_step", peers, "ns", text, None, int(steps.sum())))
     return found
+
+
+def show_culprits(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> list[Evidence]:
+    """Say how long the culprits and the others waited, and whether the culprits are all there is of their hosts."""
+    return [*waiting_evidence(seen, ranks, steps), *host_evidence(seen, ranks)]
+
+
+def host_evidence(seen: Observations, ranks: Sequence[int]) -> Iterator[Evidence]:
+    """Name the hosts that the ranks make up; nothing if they are part of one, all there are, or if a host is unknown.
+
+    A host with one rank is left out: which of the two is ill cannot be told.
+    """
+    homes, named = seen.homes, np.isin(np.arange(seen.n_ranks), ranks)
+    ill = [host for host, home in homes.items() if (home & named).any()]
+    whole = all(named[homes[host]].all() and homes[host].sum() > 1 for host in ill)
+    if ill and whole and len(ill) < len(homes):
+        which = f"{'host' if len(ill) == 1 else 'hosts'} {', '.join(ill)}"
+        text = f"all {len(ranks)} ranks of {which}, and no other rank"
+        yield Evidence("host_ranks", float(len(ranks)), "count", text)
 
 
 def _share_last(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> float:
@@ -225,7 +251,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
     """Claim every attention standout of one kind.
 
     The undo spreads the attention work evenly over the group, the total conserved; other work before the gather that
-    grows with it is spread too.
+    grows with it is spread too, and work after the gather that is padded to the busiest rank's rows shrinks on all.
 
     Args:
         because: ends the summary "rank 3: 2.1 × the attention work of the other ranks".
@@ -248,7 +274,12 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
                 undo.append(scale(seen, component, even_out(rows, standout)))
                 proof.append(scale(seen, component, lift_off(rows, standout)))
                 break
-        turns = " in turn" if standout.in_turn else ""
+        padded = judge_padding(seen) if load.follows_rows else None
+        if isinstance(padded, Padding):
+            rest = padded.rows[:, ~standout.mask].max(axis=1) if not standout.mask.all() else even_rows(padded)
+            busiest = standout.steps & standout.mask[padded.rows.argmax(axis=1)]
+            undo += shrink_padding(seen, padded, busiest, even_rows(padded))
+            proof += shrink_padding(seen, padded, busiest, rest)
         where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
         work_ratio = f"{_work_ratio(standout):.2f} × the attention work of the other ranks"
         yield Claim(
@@ -257,8 +288,8 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             standout.steps,
             who_of(standout),
             when_of(seen, standout),
-            f"{seen.names_of(ranks)}{turns}: {work_ratio}{where}{because}",
-            tuple(_load_evidence(seen, load, ranks, standout.steps)),
+            f"{name_culprits(seen, standout)}: {work_ratio}{where}{because}",
+            (*_load_evidence(seen, load, ranks, standout.steps), *_padding_evidence(padded, standout.steps)),
             (
                 Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
                 Alternative("structural.layout", "the same share at every load level"),
@@ -269,6 +300,35 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             proof=tuple(proof),
             spread_ns=standout.spread * float(np.median(work)),
         )
+
+
+def shrink_padding(seen: Observations, padding: Padding, steps: BoolArray, rows: FloatArray) -> list[Undo]:
+    """Make the undos that bring every rank's work after the gather to that of so many rows.
+
+    Args:
+        steps: `(n_steps,)` the steps in which it shrinks.
+        rows: `(n_steps,)` rows that the busiest rank would hold.
+    """
+    undo = []
+    for component in padding.lines:
+        by_step = np.where(steps, padding.shrink(component, rows), 1.0)
+        factors = []
+        for grid_id, grid in enumerate(seen.grids):
+            after = is_after_gather(grid.side)
+            own = by_step[seen.grid_of == grid_id]
+            factors.append(np.where(after[None, :, None], own[:, None, None], 1.0))
+        undo.append(Undo(component, tuple(factors)))
+    return undo
+
+
+def _padding_evidence(padded: Padding | str | None, steps: BoolArray) -> Iterator[Evidence]:
+    if isinstance(padded, Padding):
+        excess = float(np.mean(padded.excess_ns(even_rows(padded))[steps]))
+        text = f"work after the gather follows the busiest rank's rows: {format_ns(excess)} a step longer on every rank"
+        yield Evidence("padding_ns_per_step", excess, "ns", text, 0.0, int(steps.sum()))
+    elif padded is not None:
+        text = f"whether rows are padded to this rank's cannot be judged, and what that costs is not counted: {padded}"
+        yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
 
 
 def _work_ratio(standout: Standout) -> float:
@@ -295,7 +355,14 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
     if load.held_ratio is not None:
         text = f"{load.held_ratio:.2f} × the KV tokens of the others"
         yield Evidence("held_token_ratio", load.held_ratio, "ratio", text, 1.0, n)
-    yield from waiting_evidence(seen, ranks, steps)
+    if load.prompt_ratio is not None and load.kind == "prefill":
+        text = f"{load.prompt_ratio:.2f} × the prompt tokens of the others"
+        yield Evidence("prompt_token_ratio", load.prompt_ratio, "ratio", text, 1.0, n)
+    if load.standout.is_burst:
+        share = n / seen.n_steps
+        text = f"{format_ratio(share)} of the steps are held up so"
+        yield Evidence("held_up_steps_ratio", share, "ratio", text, 0.0, seen.n_steps)
+    yield from show_culprits(seen, ranks, steps)
 
 
 def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:
@@ -336,7 +403,7 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         who_of(standout),
         when_of(seen, standout),
         f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
-        (*evidence, *waiting_evidence(seen, ranks, steps)),
+        (*evidence, *show_culprits(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
         (scale(seen, "exit", factor),),
         standout.support,

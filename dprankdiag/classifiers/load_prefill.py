@@ -20,7 +20,9 @@ class LoadPrefill:
     *Why it happens*: prompts arrive unevenly, or chunks are too long for the decode latency asked for.
 
     *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than
-    on the others.
+    on the others; where ranks take turns, in their turn. Where all ranks run such kernels, batch annotations must
+    show that the rank's prompt tokens exceed the others' as its work does. Sums over a recording say nothing here:
+    they can be equal on all ranks while every step waits for somebody's prompt.
 
     *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several
     ranks have some.

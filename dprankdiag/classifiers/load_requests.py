@@ -21,7 +21,9 @@ class LoadRequests:
     affinity, a tie always broken for the same rank.
 
     *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show;
-    kernels of equal work do not grow.
+    kernels of equal work do not grow. Where batches are padded to the longest, work after the gather grows on every
+    rank as the busiest rank's rows do, and no wait shows it: its price is added where the rows change between steps
+    and annotations tell them, else the finding says that it is not known.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
     tokens; loosen session affinity.

@@ -16,8 +16,8 @@ from dprankdiag.classifiers.base import (
     period_of,
     ranks_of,
     scale,
+    show_culprits,
     unseen_member,
-    waiting_evidence,
     when_of,
     who_of,
 )
@@ -81,7 +81,7 @@ class SinglePointGpu:
                     "probe_kernels", float(probes), "count", f"{probes} kinds of kernel do equal work on every rank"
                 ),
                 *_by_family(seen, ranks),
-                *waiting_evidence(seen, ranks, steps),
+                *show_culprits(seen, ranks, steps),
             ]
             yield Claim(
                 self.cause,

@@ -13,11 +13,12 @@ from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
 from dprankdiag.classifiers.base import (
     lift_off,
     members,
+    name_culprits,
     period_of,
     ranks_of,
     scale,
+    show_culprits,
     unseen_member,
-    waiting_evidence,
     when_of,
     who_of,
 )
@@ -42,9 +43,10 @@ class SinglePointHost:
 
     *How we tell it apart*: idle time counts as the host's from the moment the GPU had nothing left to do until the
     launching call returned. Single stalls are steps far above the rank's own habit and its peers; steady lateness
-    is a level outside what the peers scatter. Without launch calls in the recording the idle time is only an upper
-    bound and is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs and
-    nobody's fault here.
+    is a level outside what the peers scatter. Most ranks of a group are called late if two or more launch in time
+    and wait for the others as long as those stand idle. Without launch calls in the recording the idle time is only
+    an upper bound and is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs
+    and nobody's fault here.
 
     *What to do*: pin the process to cores of the GPU's NUMA node, look at what the CPU did in the stalls (OS calls,
     scheduler rows, annotated ranges), move garbage collection and logging out of the step, isolate the cores.
@@ -83,17 +85,16 @@ class SinglePointHost:
                 Evidence("stall_ns", typical, "ns", text, usual, len(stalls)),
                 *_inside(seen, marks),
                 *_system_calls(seen, marks, typical),
-                *waiting_evidence(seen, ranks, standout.steps),
+                *show_culprits(seen, ranks, standout.steps),
                 *_waiting_in_all(seen, ranks),
             ]
-            turns = " in turn" if standout.in_turn else ""
             yield Claim(
                 self.cause,
                 ranks_of(standout),
                 standout.steps,
                 who_of(standout),
                 when_of(seen, standout),
-                f"{seen.names_of(ranks)}{turns}: the host stalls {_times(stalls)}",
+                f"{name_culprits(seen, standout)}: the host stalls {_times(stalls)}",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),
@@ -120,15 +121,16 @@ class SinglePointHost:
                     standout.centre,
                     int(steps.sum()),
                 ),
-                *waiting_evidence(seen, ranks, steps),
+                *show_culprits(seen, ranks, steps),
             ]
+            turns = ", now one latest and now another" if standout.in_turn else ""
             yield Claim(
                 self.cause,
                 ranks,
                 steps,
                 who_of(standout),
                 when_of(seen, standout),
-                f"{seen.names_of(ranks)}: the host launches late, {format_ns(late - standout.centre)} a step",
+                f"{seen.names_of(ranks)}{turns}: the host launches late, {format_ns(late - standout.centre)} a step",
                 tuple(evidence),
                 _ALTERNATIVES,
                 (scale(seen, component, factor),),

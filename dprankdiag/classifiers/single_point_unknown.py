@@ -13,9 +13,9 @@ from dprankdiag.classifiers.base import (
     line_evidence,
     members,
     scale,
+    show_culprits,
     times,
     unseen_member,
-    waiting_evidence,
     when_of,
     who_of,
 )
@@ -72,7 +72,7 @@ class SinglePointUnknown:
                         1.0,
                         int(steps.sum()),
                     ),
-                    *waiting_evidence(seen, ranks, steps),
+                    *show_culprits(seen, ranks, steps),
                 ),
                 (
                     Alternative("single_point.gpu", "kernels of equal work that take longer"),

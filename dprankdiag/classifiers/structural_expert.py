@@ -11,7 +11,7 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
 from dprankdiag.analysis.statistics import FloatArray
-from dprankdiag.classifiers.base import ONSET_STEPS, unseen_member, waiting_evidence
+from dprankdiag.classifiers.base import ONSET_STEPS, show_culprits, unseen_member
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 
@@ -78,7 +78,7 @@ def _claim(seen: Observations, skew: ExpertSkew, cause: str) -> Claim:
         (
             Evidence("expert_work_ratio", worst, "ratio", text, 1.0, n),
             Evidence("expert_layers", float(len(layers)), "count", f"in {len(layers)} layers of a step"),
-            *(waiting_evidence(seen, ranks, skew.steps) if ranks else ()),
+            *(show_culprits(seen, ranks, skew.steps) if ranks else ()),
         ),
         (
             Alternative("single_point.gpu", "kernels of equal work longer on the same rank"),

@@ -16,8 +16,8 @@ from dprankdiag.classifiers.base import (
     lift_off,
     members,
     scale,
+    show_culprits,
     unseen_member,
-    waiting_evidence,
     when_of,
     who_of,
 )
@@ -98,7 +98,7 @@ def _claim(seen: Observations, skews: Skews, cause: str, component: str, standou
             Evidence(
                 "excess_ns_per_step", excess, "ns", f"{format_ns(excess)} more {what} a step", 0.0, int(steps.sum())
             ),
-            *waiting_evidence(seen, ranks, steps),
+            *show_culprits(seen, ranks, steps),
         ),
         (
             Alternative("load.unknown", "attention kernels among the work"),

@@ -114,7 +114,7 @@ def _culprits(world: World, position: int) -> tuple[int, ...]:
 def _pattern_of_ranks(world: World, fault: Fault) -> str:
     if not fault.ranks:
         return "all"
-    if fault.rotating or (fault.kind == "hot_expert" and len(fault.ranks) > 1):
+    if fault.rotating or (fault.kind in ("hot_expert", "host_burst") and len(fault.ranks) > 1):
         return "rotating"
     return "one" if len(fault.ranks) == 1 else "group"
 

@@ -26,8 +26,8 @@ _PICKLE = (
 _REPORTS = {
     ".nsys-rep": "an Nsight Systems report",
     ".qdrep": "an Nsight Systems report (old format)",
-    ".qdstrm": "an unfinished Nsight Systems recording",
 }
+_UNFINISHED = ".qdstrm"
 _TORCH_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
 _GUNZIP_BYTES = 4096
 _GZIP = b"\x1f\x8b"
@@ -40,6 +40,10 @@ def describe_content(path: Path, head: bytes) -> tuple[str, str]:
     suffix = path.suffix.lower()
     if suffix in _REPORTS:
         return _REPORTS[suffix], f"nsys export --type sqlite {file}"
+    if suffix == _UNFINISHED:
+        # Source: Nsight Systems User Guide, "Import Qdstrm": what the profiler leaves where it could not make a report.
+        mend = f"QdstrmImporter -i {file} makes a report of it, to export; if that fails, record a shorter time"
+        return "an Nsight Systems recording that was never made a report", mend
     if head.startswith(_GZIP):
         return _describe_gzip(head, file)
     for signature, what, mend in _SIGNATURES:

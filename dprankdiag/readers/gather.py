@@ -69,7 +69,8 @@ def gather(
 
 def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks: int | None, engine: str) -> Trace:
     order = order_ranks(readings, mapped, expect_ranks, engine)
-    used = [number for number, reading in enumerate(readings) if reading.actors]
+    # In the order of ranks, so that the order in which files are given changes nothing, not even whose clock counts.
+    used = list(dict.fromkeys(number for number, _ in order.seats))
     placements = dict(zip(used, place_sessions([readings[number].session for number in used]), strict=True))
     if _keeps_everything(readings, order):
         names, tables = readings[0].names, dict(readings[0].tables)

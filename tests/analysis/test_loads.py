@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
-from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.observations import BatchSeries, Observations
 from dprankdiag.analysis.skews import measure_skews
 from tests.analysis.builders import Array, annotate, observe_steps, on, on_steps
 
@@ -100,3 +101,38 @@ def test_slow_on_both_sides_without_probes_is_not_called_load() -> None:
 def test_work_after_the_gather_is_told_beside_it() -> None:
     found = only(heavy())
     assert found.post_ratio == pytest.approx(1.0, abs=0.02)
+
+
+def in_turn(**changes: Any) -> tuple[Observations, Array]:
+    """Let every rank in turn do three times the attention of a step; give the turns, `(N, 8)`."""
+    turns = np.arange(N)[:, None] % 8 == np.arange(8)
+    seen = observe_steps(N, factor={"attention": np.where(turns, 3.0, 1.0)[:, None, :]}, **changes)
+    return seen, turns
+
+
+def test_prefill_attention_in_its_turn_is_prefill_although_all_ranks_run_as_much() -> None:
+    seen, turns = in_turn(prefill_share=np.full(8, 0.125))
+    assert only(seen).standout.in_turn
+    assert only(replace(seen, prefill=turns)).kind == "prefill"
+    assert only(replace(seen, prefill=np.roll(turns, 1, axis=1))).kind == "unknown"
+    assert only(replace(seen, prefill=np.ones_like(turns))).kind == "unknown"
+
+
+def test_prompt_tokens_on_the_heavy_rank_are_prefill_where_the_work_follows_them() -> None:
+    def told(tokens: Array) -> LoadSkew:
+        return only(annotate(heavy(3.0), requests=[4.0] * 8, prefill_tokens=tokens))
+
+    assert (told(600 * rows(3.2)).kind, told(600 * rows(3.2)).prompt_ratio) == ("prefill", pytest.approx(3.2))
+    assert told(np.where(np.arange(8) == 3, 600.0, 0.0)).kind == "prefill"
+    assert told(600 * rows(1.2)).kind == "context"
+    assert told(np.zeros(8)).kind == "context"
+
+
+def test_ranks_in_turn_are_held_against_those_whose_turn_it_is_not() -> None:
+    seen, turns = in_turn()
+    start = seen.start_ns + 1_000
+    unknown = np.full(N, np.nan)
+    held = np.where(turns, 9_000.0, 3_000.0)
+    batches = tuple(BatchSeries(start, np.full(N, 4.0), held[:, rank], unknown) for rank in range(8))
+    found = only(replace(seen, batches=batches))
+    assert (found.kind, found.row_ratio, found.held_ratio) == ("context", 1.0, 3.0)

@@ -147,6 +147,21 @@ def test_ranks_that_burst_often_and_one_at_a_time_take_turns() -> None:
     assert named(found) == [0, 2, 4]
 
 
+def test_hosts_that_stall_alike_in_different_steps_take_turns() -> None:
+    series = even(noise=0.01)
+    series[[7, 31], 1] += 30
+    series[[12, 50], 4] += 30
+    (found,) = find_bursts(series, 0.5, of_host=True)
+    assert (named(found), found.in_turn) == ([1, 4], True)
+
+
+def test_hosts_that_stall_in_the_same_steps_do_not_take_turns() -> None:
+    series = even(noise=0.01)
+    series[np.ix_([7, 31, 60], [1, 4])] += 30
+    (found,) = find_bursts(series, 0.5, of_host=True)
+    assert (named(found), found.in_turn) == ([1, 4], False)
+
+
 def test_now_this_rank_and_now_that_one_is_noise() -> None:
     series = even(200, noise=0.05)
     for rank in range(5):

@@ -68,6 +68,13 @@ def test_half_of_the_ranks_are_not_the_odd_ones() -> None:
     assert not find_high(np.array([1.0, 1.0, 1.2, 1.2]), np.zeros(4), PRIOR, LEAST).mask.any()
 
 
+def test_a_half_that_has_something_in_common_may_be_the_odd_one() -> None:
+    levels = np.array([1.0, 1.2, 1.0, 1.2])
+    halves = [np.array([False, True, False, True]), np.array([True, True, False, False])]
+    assert find_high(levels, np.zeros(4), PRIOR, LEAST, halves).mask.tolist() == [False, True, False, True]
+    assert not find_high(levels, np.zeros(4), PRIOR, LEAST, halves[1:]).mask.any()
+
+
 def test_low_ranks_are_not_high() -> None:
     assert not find_high(np.array([1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]), NO_ERROR, PRIOR, LEAST).mask.any()
 

@@ -12,6 +12,7 @@ from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
     count_ranks,
     even_out,
+    host_evidence,
     lift_off,
     name_numbers,
     period_of,
@@ -164,3 +165,23 @@ def test_one_rank_is_named_and_several_are_counted() -> None:
 )
 def test_factors_stay_readable_over_all_orders(ratio: float, text: str) -> None:
     assert times(ratio) == text
+
+
+@pytest.mark.parametrize(
+    "hosts,ranks,named",
+    [
+        ("aaaabbbb", [4, 5, 6, 7], ["all 4 ranks of host b, and no other rank"]),
+        ("aabbccdd", [0, 1, 4, 5], ["all 4 ranks of hosts a, c, and no other rank"]),
+        ("aaaabbbb", [4, 5, 6], []),
+        ("aaaabbbb", [3, 4, 5, 6, 7], []),
+        ("aaaaaaaa", [0, 1, 2, 3, 4, 5, 6, 7], []),
+        ("abcdefgh", [3], []),
+        ("aaaa????", [0, 1, 2, 3], []),
+    ],
+    ids=["one-host", "two-hosts", "part", "more", "only-host", "host-of-one", "unknown"],
+)
+def test_hosts_are_named_where_the_ranks_are_all_they_have(hosts: str, ranks: list[int], named: list[str]) -> None:
+    seen = observe_steps(N)
+    homes = [None if host == "?" else host for host in hosts]
+    at_home = tuple(replace(rank, host=host) for rank, host in zip(seen.ranks, homes, strict=True))
+    assert [item.text for item in host_evidence(replace(seen, ranks=at_home), ranks)] == named

@@ -16,6 +16,9 @@ from dprankdiag.harness.worlds import Truth, World, truth
 
 COMMAND = (sys.executable, "-m", "dprankdiag")
 SAMPLED, SEED, KERNELS = 60, 7, 40_000
+BOTH_FORMATS = ("healthy", "load_context", "slow_gpu", "host_periodic", "normal_dispatch", "one_file_per_rank_clock")
+"""Worlds also told from torch traces; all are measured with `score(..., format="torch")`."""
+
 CLEAR = 0.095
 """A slowdown of a tenth, as near as a drawn fault gets to it."""
 
@@ -45,6 +48,17 @@ def test_a_named_world_is_told_for_what_it_is(name: str, tmp_path: Path) -> None
     assert list_alarms(answer) == [(true.answerable, true.ranks)]
     # As shares: steps at the edges and of rare kinds are in the world's wall, but not among those analysed.
     assert abs(answer["findings"][0]["lost_ratio"] - true.lost_ratio) <= max(0.01, 0.15 * true.lost_ratio)
+
+
+@pytest.mark.parametrize("name", BOTH_FORMATS)
+def test_torch_traces_of_a_named_world_tell_what_an_export_does(name: str, tmp_path: Path) -> None:
+    true = truth(WORLDS[name])
+    answer, error = run_command(write_world(WORLDS[name], tmp_path, format="torch"), COMMAND)
+    assert answer is not None, error
+    expected = [] if true.healthy else [(true.answerable, true.ranks)]
+    assert (answer["status"], list_alarms(answer)) == ("healthy" if true.healthy else "findings", expected)
+    if expected:
+        assert abs(answer["findings"][0]["lost_ratio"] - true.lost_ratio) <= max(0.01, 0.15 * true.lost_ratio)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
@@ -63,3 +65,11 @@ def take_print(folder: Path) -> dict[str, tuple[str, int]]:
         path.name: (sha256(path.read_bytes()).hexdigest() if path.is_file() else "", path.lstat().st_mtime_ns)
         for path in sorted(folder.iterdir())
     }
+
+
+def analyze_here(*arguments: object) -> dict[str, Any]:
+    """Run `analyze` in this process and read its answer."""
+    answer = run_here("analyze", *arguments, "--format", "json")
+    assert answer.code == 0, answer.stderr
+    said: dict[str, Any] = json.loads(answer.stdout)
+    return said

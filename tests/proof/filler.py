@@ -46,6 +46,14 @@ KERNEL_NAMES = {
     ),
     "router": ("void topkGatingSoftmax<float, (int)8, (int)256>(const T1 *, float *)", "topkGatingSoftmax"),
     "experts": ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(GemmType)2>(float *, int *)", "sm90_fp8_gemm_1d2d_impl"),
+    "prefill_attention": (
+        "void flashinfer::BatchPrefillWithRaggedKVCacheKernel<KernelTraits<(bool)1>, RaggedParams>(T2)",
+        "BatchPrefillWithRaggedKVCacheKernel",
+    ),
+    "optimizer": (
+        "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)",
+        "multi_tensor_apply_kernel",
+    ),
     "lm_head_gemm": ("nvjet_tst_192x192_64x4_2x1_v_bz_TNT", "nvjet_tst_192x192_64x4_2x1_v_bz_TNT"),
     "sampling": ("void TopKTopPSamplingFromProbKernel<(unsigned int)1024>(T2 *)", "TopKTopPSamplingFromProbKernel"),
 }

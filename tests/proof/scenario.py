@@ -17,6 +17,7 @@ LOCAL_NS = {
     "experts": 75_000,
     "lm_head_gemm": 30_000,
     "sampling": 8_000,
+    "optimizer": 9_550_000,
 }
 MEETINGS = ("all_gather", "reduce_scatter", "all_reduce")
 MOE_LAYER = ("qkv_gemm", "attention", "o_proj_gemm", "all_gather", "router", "experts", "reduce_scatter")
@@ -29,10 +30,18 @@ Factor = Callable[[str, int, int, int], float]
 PerStep = Callable[[int, int], int]
 """Nanoseconds by step and rank."""
 
+Alias = Callable[[str, int, int, int], str]
+"""The kernel that runs in place of one: key, step, layer (-1 in the tail), rank."""
+
 
 def always_one(key: str, step: int, layer: int, rank: int) -> float:
     """Leave every kernel as it is."""
     return 1.0
+
+
+def as_is(key: str, step: int, layer: int, rank: int) -> str:
+    """Let every kernel run under its own name."""
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,9 @@ class Scenario:
     """What runs, and what is wrong with it.
 
     Attributes:
+        layer, tail: kernels of a layer and those after the last, in order.
         factor: work or slowness of single kernels.
+        alias: names of single kernels.
         host_ns: what the host does before the first launch of a step.
         launch_ns: from one launch to the next.
         transfer_ns: from the last arrival at a meeting to its end.
@@ -51,7 +62,9 @@ class Scenario:
     steps: int = 24
     layers: int = 3
     layer: tuple[str, ...] = MOE_LAYER
+    tail: tuple[str, ...] = TAIL
     factor: Factor = always_one
+    alias: Alias = as_is
     host_ns: PerStep = lambda step, rank: 100_000
     launch_ns: PerStep = lambda step, rank: 3_000
     transfer_ns: int = 16_000
@@ -105,12 +118,17 @@ def play(scenario: Scenario) -> list[Event]:
                     + round(LOCAL_NS[key] * scenario.factor(key, step, layer, rank) * draw.gauss(1, scenario.noise))
                     for rank in members
                 ]
-            events += [Event(rank, step, layer, key, starts[rank], ready[rank], *calls[rank]) for rank in members]
+            names = [scenario.alias(key, step, layer, rank) for rank in members]
+            events += [
+                Event(rank, step, layer, names[rank], starts[rank], ready[rank], *calls[rank]) for rank in members
+            ]
     return events
 
 
 def _list_kernels(scenario: Scenario) -> list[tuple[int, str]]:
-    return [(layer, key) for layer in range(scenario.layers) for key in scenario.layer] + [(-1, key) for key in TAIL]
+    return [(layer, key) for layer in range(scenario.layers) for key in scenario.layer] + [
+        (-1, key) for key in scenario.tail
+    ]
 
 
 def share_last(events: list[Event], rank: int) -> float:

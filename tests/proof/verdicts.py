@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dprankdiag.model.diagnosis import Diagnosis, Finding
 
 Verdict = tuple[str, frozenset[tuple[str, tuple[int, ...], str]]]
@@ -15,6 +17,11 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
 def warned(diagnosis: Diagnosis) -> list[Finding]:
     """List the findings of warning or above."""
     return [finding for finding in diagnosis.findings if finding.severity != "info"]
+
+
+def list_warned(said: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    """List cause and ranks of what an answer in JSON warns of."""
+    return [(item["cause"], item["ranks"]) for item in said["findings"] if item["severity"] != "info"]
 
 
 def class_of(finding: Finding) -> str:

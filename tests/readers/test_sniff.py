@@ -64,7 +64,7 @@ def test_a_missing_path_is_a_usage_error(tmp_path: Path) -> None:
         sniff(tmp_path / "link")
 
 
-@pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep", ".qdstrm"])
+@pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep"])
 def test_a_report_is_answered_with_the_export_command(tmp_path: Path, suffix: str) -> None:
     report = write(tmp_path / f"my run{suffix}", b"\x01\x02report\0")
     with pytest.raises(InputError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World
 from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.pipelines.diagnose import diagnose
+from tests.proof.conftest import Analyze
 from tests.proof.scenario import DENSE_LAYER, Event, Factor, Scenario, play, share_last
 from tests.proof.verdicts import blamed, class_of, value_of, waits_of, warned
 
@@ -109,7 +111,27 @@ def test_hotspots_of_several_late_ranks_name_no_rank_that_only_waits(tmp_path: P
     assert {class_of(finding) for finding in warned(diagnosis)} == {"single_point"}
 
 
-def test_a_rank_paced_by_its_launches_is_to_blame_not_its_peer_in_the_all_reduce(judge: Judge) -> None:
+def draw_late(ranks: int, steps: int, hotspots: int) -> dict[int, int]:
+    """Draw which rank is late in which steps."""
+    draw = random.Random(5)
+    return {step: draw.randrange(ranks) for step in draw.sample(range(1, steps), hotspots)}
+
+
+def test_hotspots_of_another_rank_each_time_are_told_as_rotating(analyze: Analyze) -> None:
+    """A65: never communication, although the meeting carries all the extra time; nobody who only waits is named."""
+    late = draw_late(ranks=16, steps=20, hotspots=8)
+
+    def prepare(step: int, rank: int) -> int:
+        return HOTSPOT_NS if late.get(step) == rank else 100_000
+
+    (finding,) = analyze(play(Scenario(ranks=16, steps=20, layers=2, host_ns=prepare)))["findings"]
+    assert (finding["cause"], finding["who"]) == ("single_point.host", "rotating")
+    assert set(finding["ranks"]) == set(late.values())
+    assert "stalls 8 times" in finding["summary"]
+    assert finding["lost_ns"] == pytest.approx(8 * HOTSPOT_NS, rel=0.05)
+
+
+def test_a_rank_paced_by_its_launches_is_to_blame_not_its_peer_in_the_all_reduce(analyze: Analyze) -> None:
     """A67: TP2, rank 0 idles 36 µs before each of 1,322 kernels, its peer spends as long in all-reduces."""
     pace = {0: 60_000, 1: 3_000}
     events = play(
@@ -117,14 +139,17 @@ def test_a_rank_paced_by_its_launches_is_to_blame_not_its_peer_in_the_all_reduce
             ranks=2, steps=12, layers=40, layer=DENSE_LAYER, transfer_ns=8_000, launch_ns=lambda step, rank: pace[rank]
         )
     )
-    diagnosis = judge(events)
-    assert {(finding.cause, finding.ranks) for finding in warned(diagnosis)} == {("single_point.host", (0,))}
-    assert blamed(diagnosis) == {0}
-    waits = waits_of(diagnosis)
+    said = analyze(events)
+    (finding,) = said["findings"]
+    assert (finding["cause"], finding["ranks"]) == ("single_point.host", [0])
+    # Pinning did not cure it there: contention for the CPU is not what the trace shows, and is not said.
+    words = " ".join([said["headline"], *(item["text"] for item in finding["evidence"])])
+    assert not re.search(r"contention|contend|pinn|NUMA|preempt", words, re.IGNORECASE)
+    waits = {rank["rank"]: rank["wait_ns"] for rank in said["ranks"]}
     assert waits[1] > 10 * waits[0]
 
 
-def test_two_fast_hosts_among_six_slow_ones_are_not_the_culprits(judge: Judge) -> None:
+def test_two_fast_hosts_among_six_slow_ones_are_not_the_culprits(analyze: Analyze) -> None:
     """A51: eight ranks unbound on eight NUMA domains: preparing takes 35 to 56 ms on six, two stay fast."""
     fast = {2, 5}
 
@@ -132,10 +157,22 @@ def test_two_fast_hosts_among_six_slow_ones_are_not_the_culprits(judge: Judge) -
         drawn = random.Random(f"{step} {rank}").uniform(35_000_000, 56_000_000)
         return 220_000 if rank in fast else round(drawn)
 
-    diagnosis = judge(play(Scenario(ranks=8, steps=30, host_ns=prepare)))
-    assert diagnosis.status in ("findings", "inconclusive")
-    assert not blamed(diagnosis) & fast
-    assert {class_of(finding) for finding in diagnosis.findings} <= {"single_point", "unclassified"}
+    said = analyze(play(Scenario(ranks=8, steps=30, host_ns=prepare)))
+    (finding,) = said["findings"]
+    assert (finding["cause"], finding["who"]) == ("single_point.host", "rotating")
+    assert set(finding["ranks"]) == set(range(8)) - fast
+    assert finding["lost_ns"] == pytest.approx(said["time"]["steps"] * 52_000_000, rel=0.1)
+
+
+def test_hosts_that_idle_because_two_others_are_busy_are_not_late(judge: Judge) -> None:
+    """The mirror image: launches pace six ranks, and two work through them; those two are the ones waited for."""
+
+    def factor(key: str, step: int, layer: int, rank: int) -> float:
+        return 6.0 if rank in (2, 5) and layer >= 0 else 1.0
+
+    diagnosis = judge(play(Scenario(ranks=8, steps=30, factor=factor, launch_ns=lambda step, rank: 60_000)))
+    assert not blamed(diagnosis) - {2, 5}
+    assert warned(diagnosis)
 
 
 def test_a_skew_of_seven_percent_in_the_experts_warrants_no_warning(judge: Judge) -> None:
