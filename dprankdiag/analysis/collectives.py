@@ -99,7 +99,7 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
             continue
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
-        overlap = _stack_overlap(members, complete)
+        overlap = _stack_overlap([member.take(complete[:, k]) for k, member in enumerate(members)])
         meeting_set = MeetingSet(
             channel.name,
             channel.family,
@@ -130,15 +130,17 @@ def match_halves(channel: Channel) -> MeetingSet | None:
     members = [calls for calls in channel.calls if len(calls)]
     if len(members) < 2 or any(calls.halves is None for calls in members):
         return None
-    index = match_sequences([calls.arrival_ns for calls in members])
-    complete = index[(index >= 0).all(axis=1)]
-    if len(complete) < MOST_MATCHED * max(len(calls) for calls in members):
+    taken = _take_in_order(members)
+    if taken is None:
+        complete = match_sequences([calls.arrival_ns for calls in members])
+        complete = complete[(complete >= 0).all(axis=1)]
+        if len(complete) < MOST_MATCHED * max(len(calls) for calls in members):
+            return None
+        taken = [calls.take(complete[:, k]) for k, calls in enumerate(members)]
+    if _ends_early(taken) > MOST_EARLY:
         return None
-    taken = [calls.take(complete[:, k]) for k, calls in enumerate(members)]
     arrival = np.stack([calls.arrival_ns for calls in taken], axis=1)
     end = np.stack([calls.end_ns for calls in taken], axis=1)
-    if (end < arrival.max(axis=1, keepdims=True)).mean() > MOST_EARLY:
-        return None
     return MeetingSet(
         channel.name,
         channel.family,
@@ -148,14 +150,27 @@ def match_halves(channel: Channel) -> MeetingSet | None:
         end,
         np.zeros(len(taken), bool),
         2 * sum(len(calls) for calls in members),
-        _stack_overlap(members, complete),
+        _stack_overlap(taken),
         halves=stack_halves([calls.halves for calls in taken if calls.halves is not None]),
     )
 
 
-def _stack_overlap(members: Sequence[Calls], complete: IntArray) -> Overlap | None:
+def _take_in_order(members: Sequence[Calls]) -> list[Calls] | None:
+    """Take the k-th calls of all for one meeting, if all have equally many and none ends too early for that."""
+    if len({len(calls) for calls in members}) > 1 or _ends_early(members) > MOST_EARLY:
+        return None
+    return list(members)
+
+
+def _ends_early(members: Sequence[Calls]) -> float:
+    """Return the share of calls that end before the last has come, the k-th of all members taken together."""
+    last = np.max([calls.arrival_ns for calls in members], axis=0)
+    return float(np.mean([calls.end_ns < last for calls in members]))
+
+
+def _stack_overlap(members: Sequence[Calls]) -> Overlap | None:
     """Put the members' overlaps side by side."""
-    parts = [member.overlap.take(complete[:, k]) for k, member in enumerate(members) if member.overlap is not None]
+    parts = [member.overlap for member in members if member.overlap is not None]
     return stack_overlaps(parts) if len(parts) == len(members) else None
 
 

@@ -26,12 +26,14 @@ class Matching:
         found: the meeting sets of each channel.
         refusals: channels whose meetings could not be told apart.
         calls: calls on channels that two or more ranks use and that are not local to a rank; both halves count.
+        local_calls: calls that seem to wait for no other rank.
     """
 
     channels: tuple[Channel, ...]
     found: tuple[tuple[MeetingSet, ...], ...]
     refusals: tuple[Refusal, ...]
     calls: int
+    local_calls: int
 
     @property
     def sets(self) -> list[MeetingSet]:
@@ -49,7 +51,7 @@ def match_all(calls: Sequence[CallTable], naming: Naming) -> Matching:
     channels: list[Channel] = []
     found: list[tuple[MeetingSet, ...]] = []
     refusals: list[Refusal] = []
-    total = 0
+    total = local = 0
     for whole in form_channels(calls, naming):
         parts = split_by_place(whole)
         results = [match_channel(part) for part in parts]
@@ -64,20 +66,25 @@ def match_all(calls: Sequence[CallTable], naming: Naming) -> Matching:
             channels.append(part)
             found.append(tuple(sets))
             refusals += [refusal] if refusal else []
-            if len(part.calls) > 1 and not (refusal and refusal.is_local):
-                total += sum(len(member) for member in part.calls)
-    return Matching(tuple(channels), tuple(found), tuple(refusals), total)
+            size = sum(len(member) for member in part.calls) if len(part.calls) > 1 else 0
+            if refusal and refusal.is_local:
+                local += size
+            else:
+                total += size
+    return Matching(tuple(channels), tuple(found), tuple(refusals), total, local)
 
 
 def _match_halves(
     parts: Sequence[Channel], results: Sequence[tuple[list[MeetingSet], Refusal | None]]
 ) -> tuple[Channel, MeetingSet] | None:
-    """Read a channel as calls in halves, if some of it waits for nobody and the rest does not meet by itself."""
+    """Read a channel as calls in halves, if some of it waits for nobody and so few calls meet by themselves.
+
+    Of calls in halves one half would meet.
+    """
     local = [refusal is not None and refusal.is_local for _, refusal in results]
-    rest = [(part, sets) for part, (sets, _), sends in zip(parts, results, local, strict=True) if not sends]
-    calls = sum(len(member) for part, _ in rest for member in part.calls)
-    met = sum(item.arrival_ns.size for _, sets in rest for item in sets)
-    if not any(local) or (calls and met >= WELL_MATCHED * calls):
+    calls = sum(len(member) for part in parts for member in part.calls)
+    met = sum(item.arrival_ns.size for sets, _ in results for item in sets)
+    if not any(local) or met >= WELL_MATCHED * calls / 2:
         return None
     channel = pair_halves(parts, local)
     meeting = match_halves(channel) if channel is not None else None

@@ -55,6 +55,7 @@ class Observed:
         refusals: channels whose meetings could not be told apart.
         meetings, calls: matched meetings, and communication calls on channels that two or more ranks use.
         matched_calls: calls that found all their partners.
+        local_calls: communication calls that seem to wait for no other rank.
         left_out: complete steps whose kind is too rare to compare.
         reasons: why no group could be compared, for people; empty if one could.
     """
@@ -65,8 +66,14 @@ class Observed:
     meetings: int
     calls: int
     matched_calls: int
+    local_calls: int
     left_out: int
     reasons: tuple[str, ...]
+
+    @property
+    def local_ratio(self) -> float:
+        """Share of all communication calls that seem to wait for no other rank."""
+        return self.local_calls / max(self.local_calls + self.calls, 1)
 
     @property
     def matched_ratio(self) -> float | None:
@@ -126,7 +133,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         del lane  # before the next one is made: a lane is long
     has_calls = any(calls)
     alignment, matching = align_clocks(trace, calls, naming)
-    sets, refusals, n_calls = matching.sets, matching.refusals, matching.calls
+    sets, refusals, n_calls, local_calls = matching.sets, matching.refusals, matching.calls, matching.local_calls
     del calls, matching  # they hold every call, and the sets have what matters
     marks = _step_marks(trace, is_step)
     spend = shelf.spend if shelf else make
@@ -140,6 +147,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         sum(len(item.arrival_ns) for item in sets),
         n_calls,
         sum(item.matched_calls for item in sets),
+        local_calls,
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
     )

@@ -163,7 +163,7 @@ def _find_reach(work: WorkRows, arrival_ns: IntArray, ready_ns: IntArray) -> Int
     before = _last_end(work, arrival_ns)
     reach = np.where(arrival_ns - before <= usual, before, arrival_ns)
     earlier = _last_end(work, ready_ns)
-    started = np.searchsorted(work.begin_ns, ready_ns, side="right")
+    started = np.searchsorted(work.begin_ns, ready_ns)
     stands = work.end_ns[np.maximum(started - 1, 0)] == earlier
     held_up = (ready_ns <= arrival_ns) & (arrival_ns - ready_ns <= usual) & stands
     return np.asarray(np.where(held_up, earlier, reach))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from dprankdiag.analysis.calls import Calls
 from dprankdiag.analysis.clocks import nearest
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 CLOCK_SLACK_NS = 50_000
 """GPUs of one host show end offsets of up to 30 µs on the profiler's clock."""
@@ -20,6 +22,15 @@ WINDOW = 32
 
 REACH = 4
 """Shifts tried on each side of the one before."""
+
+LOST_ROWS = 2
+"""So many rows may have been lost before the first even window or after the last."""
+
+NARROW = 0.1
+"""Quantile of the distances in a sequence that counts as its narrowest place."""
+
+CLEARLY = 0.5
+"""Another shift is believed if distances scatter at most so much of what they do under the one before."""
 
 RUN = 9
 """Calls over which the order must agree before it overrules the nearest end."""
@@ -93,7 +104,7 @@ def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:
 def match_sequences(times_ns: Sequence[IntArray]) -> IntArray:
     """Match events that follow each other in one rhythm everywhere, but early on one rank and late on another.
 
-    Window by window the shift is taken under which the distances to the lead scatter least.
+    The order decides: the shift between two sequences changes only where another one fits clearly better.
 
     Args:
         times_ns: for each member, sorted.
@@ -112,27 +123,95 @@ def match_sequences(times_ns: Sequence[IntArray]) -> IntArray:
 
 
 def _follow(reference: IntArray, times: IntArray) -> IntArray:
-    partner = np.full(len(reference), -1, np.int64)
-    rhythm = int(np.median(np.diff(reference))) if len(reference) > 1 else 0
-    shift = int(np.searchsorted(times, reference[0])) - int(np.searchsorted(reference, times[0]))
-    for low in range(0, len(reference), WINDOW):
-        rows = np.arange(low, min(low + WINDOW, len(reference)))
-        trials = []
-        for trial in range(shift - REACH, shift + REACH + 1):
-            own = rows + trial
-            known = (own >= 0) & (own < len(times))
-            if 2 * known.sum() >= len(rows):
-                distance = times[own[known]] - reference[rows[known]]
-                middle = int(np.median(distance))
-                trials.append((float(np.mean(np.abs(distance - middle))), abs(trial - shift), trial, middle))
-        if not trials:
-            continue
-        _, _, shift, middle = min(trials)
-        own = rows + shift
-        known = (own >= 0) & (own < len(times))
-        near = np.abs(times[own[known]] - reference[rows[known]] - middle) <= rhythm
-        partner[rows[known][near]] = own[known][near]
+    """Return for each reference event the index of its partner, -1 where it has none.
+
+    Windows in which the distances are even tell the shift; between two of them it changes where both fit best.
+    """
+    n = len(reference)
+    apart = float(np.quantile(np.diff(reference), NARROW)) / 2 if n > 1 else 0.0
+    shift = _choose_shift(reference, times, np.arange(n), 0, n - len(times))
+    even: list[tuple[int, int, int, float]] = []
+    for low in range(0, n, WINDOW):
+        rows = np.arange(low, min(low + WINDOW, n))
+        shift = _choose_shift(reference, times, rows, shift, REACH)
+        distance = _measure_distance(reference, times, rows, shift)
+        middle = float(np.nanmedian(distance)) if np.isfinite(distance).any() else 0.0
+        if np.isfinite(distance).any() and np.nanmean(np.abs(distance - middle)) <= apart:
+            even.append((low, int(rows[-1]) + 1, shift, middle))
+    partner = np.full(n, -1, np.int64)
+    for low, stop, own, middle in even:
+        _settle(partner, reference, times, np.arange(low, stop), own, middle, apart)
+    for (_, low, left, before), (stop, _, right, after) in pairwise(even):
+        _bridge(partner, reference, times, np.arange(low, stop), ((left, before), (right, after)), apart)
+    if even:
+        # Beyond the outermost the shift may have been another, as after one row lost; the lateness is the same.
+        (begin, _, first, middle), (_, stop, last, late) = even[0], even[-1]
+        for rows, outer, usual, is_tail in (
+            (np.arange(begin), first, middle, False),
+            (np.arange(stop, n), last, late, True),
+        ):
+            trials = [
+                ((outer, usual), (trial, usual)) if is_tail else ((trial, usual), (outer, usual))
+                for trial in range(outer - LOST_ROWS, outer + LOST_ROWS + 1)
+            ]
+            best = min(trials, key=lambda pair: _cost(reference, times, rows, pair, apart).min())
+            _bridge(partner, reference, times, rows, best, apart)
     return partner
+
+
+Pair = tuple[tuple[int, float], tuple[int, float]]
+"""Shift and usual distance before a row was lost, and after."""
+
+
+def _cost(reference: IntArray, times: IntArray, rows: IntArray, pair: Pair, apart: float) -> FloatArray:
+    """Return, for a change at each of the rows and after the last, how far the partners lie from where they should."""
+    before, after = (
+        np.nan_to_num(np.abs(_measure_distance(reference, times, rows, shift) - middle), nan=apart).clip(0, 4 * apart)
+        for shift, middle in pair
+    )
+    behind, ahead = np.cumsum(before), np.cumsum(after[::-1])[::-1]
+    return np.asarray(np.concatenate([[0.0], behind]) + np.concatenate([ahead, [0.0]]))
+
+
+def _bridge(partner: IntArray, reference: IntArray, times: IntArray, rows: IntArray, pair: Pair, apart: float) -> None:
+    """Enter the partners of rows between two shifts, changed where they fit best."""
+    split = int(np.argmin(_cost(reference, times, rows, pair, apart)))
+    for part, (shift, middle) in zip((rows[:split], rows[split:]), pair, strict=True):
+        _settle(partner, reference, times, part, shift, middle, apart)
+
+
+def _measure_distance(reference: IntArray, times: IntArray, rows: IntArray, shift: int) -> FloatArray:
+    """Return how far each event's partner under a shift lies from it, ns; NaN where there is none."""
+    own = rows + shift
+    known = (own >= 0) & (own < len(times))
+    distance = times[np.clip(own, 0, len(times) - 1)] - reference[rows]
+    return np.where(known, distance.astype(np.float64), np.nan)
+
+
+def _settle(
+    partner: IntArray, reference: IntArray, times: IntArray, rows: IntArray, shift: int, middle: float, apart: float
+) -> None:
+    """Enter the partners under a shift of those rows that lie where it puts them."""
+    near = np.abs(_measure_distance(reference, times, rows, shift) - middle) <= apart
+    partner[rows[near]] = rows[near] + shift
+
+
+def _choose_shift(reference: IntArray, times: IntArray, rows: IntArray, shift: int, reach: int) -> int:
+    """Return the shift under which the distances scatter least; the given one if no other scatters clearly less.
+
+    A rhythm that repeats itself fits as well a turn later: of such the nearest is taken.
+    """
+    scores: dict[int, tuple[float, float]] = {}
+    for trial in range(shift - abs(reach), shift + abs(reach) + 1):
+        distance = _measure_distance(reference, times, rows, trial)
+        if 2 * np.isfinite(distance).sum() >= len(rows):
+            middle = float(np.nanmedian(distance))
+            scores[trial] = float(np.nanmean(np.abs(distance - middle))), abs(middle)
+    if not scores:
+        return shift
+    least = min(score for score, _ in scores.values())
+    good = {trial: far for trial, (score, far) in scores.items() if CLEARLY * score <= least}
+    return shift if shift in good else min(good, key=lambda trial: good[trial])
 
 
 def _ascending(end_ns: IntArray) -> IntArray:

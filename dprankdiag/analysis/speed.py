@@ -18,7 +18,10 @@ SPEED_PRIOR_SD = 0.008
 
 LEAST_SPEED_SHARE = 0.02
 
-THROUGHOUT = 0.4
+RARE = 0.3
+"""Kinds of step that hold a smaller share of a standout's steps are too few to tell its sides."""
+
+THROUGHOUT = 0.3
 """Share of the mean slowness that every part of the step must show at least."""
 
 
@@ -80,7 +83,7 @@ def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
     ratios: list[float] = []
     for grid_id, grid in enumerate(seen.grids):
         rows = seen.select(grid_id, standout.steps)
-        if not rows.any():
+        if rows.sum() < RARE * standout.steps.sum():
             continue
         # The collective that closes a segment, by its place in the step, tells the side even where no name is known.
         closing = list(zip(grid.group[:, 0].tolist(), grid.side, strict=True))

@@ -1,7 +1,7 @@
 """Small worlds by name, each with one thing to find or nothing, and their recordings on disk.
 
-`OVERLAP_WORLDS` run two halves of a batch at a time, so that a collective hides behind the other half's work and only
-what outlasts it is lost; replayed as graphs, streams wait for each other without a row that says so.
+The `overlap` worlds run two halves of a batch at a time, so that a collective hides behind the other half's work and
+only what outlasts it is lost; replayed as graphs, streams wait for each other without a row that says so.
 """
 
 from __future__ import annotations
@@ -99,10 +99,6 @@ WORLDS: dict[str, World] = {
         faults=(load_context(3, 2.5),),
     ),
     "cut_edges": World(seed=25, cut_edges=True, prefill_every=9, faults=(load_context(5, 2.5),)),
-}
-
-
-OVERLAP_WORLDS: dict[str, World] = {
     "overlap_healthy": World(seed=31, two_batch_overlap=True),
     "overlap_eager_healthy": World(seed=31, two_batch_overlap=True, graph=False),
     "overlap_slow_gpu": World(seed=32, two_batch_overlap=True, faults=(slow_gpu(2, 1.25),)),

@@ -32,6 +32,9 @@ from dprankdiag.units import format_ns, format_ratio
 
 FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
+MOST_LOCAL = 0.6
+"""Of calls sent and received in halves, half wait for nobody; if more do, waits go unseen."""
+
 JUDGED = frozenset(classifier.cause for classifier in ALL)
 CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
 
@@ -100,6 +103,9 @@ def _hiding(part: Part) -> Iterator[str]:
     ratio = part.observed.matched_ratio
     if ratio is not None and ratio < FEWEST_MATCHED:
         yield f"only {format_ratio(ratio)} of the collective calls could be matched between the ranks"
+    if part.observed.local_ratio > MOST_LOCAL:
+        share = format_ratio(part.observed.local_ratio)
+        yield f"{share} of the communication calls seem to wait for nobody, so that little of what waits is seen"
     if any(group.abilities.whole_graphs for group in part.observed.groups):
         yield "CUDA graphs were recorded whole: what happens between the collectives inside them is not visible"
     unplaced = max(group.abilities.unplaced_ratio for group in part.observed.groups)

@@ -17,6 +17,7 @@ from dprankdiag.harness.worlds import Truth, World, truth
 COMMAND = (sys.executable, "-m", "dprankdiag")
 SAMPLED, SEED, KERNELS = 60, 7, 40_000
 BOTH_FORMATS = ("healthy", "load_context", "slow_gpu", "host_periodic", "normal_dispatch", "one_file_per_rank_clock")
+BOTH_FORMATS += ("overlap_load", "overlap_hook_load")
 """Worlds also told from torch traces; all are measured with `score(..., format="torch")`."""
 
 CLEAR = 0.095

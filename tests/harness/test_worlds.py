@@ -10,7 +10,7 @@ import pytest
 
 import dprankdiag.harness
 from dprankdiag.harness.faults import load_context, slow_gpu, uniform
-from dprankdiag.harness.suites import OVERLAP_WORLDS, WORLDS
+from dprankdiag.harness.suites import WORLDS
 from dprankdiag.harness.world import Annotations
 from dprankdiag.harness.worlds import World, simulate_world, truth, truths, twin
 
@@ -51,22 +51,21 @@ EXPECTED = {
     "overlap_hook_load": ("load.context", (6,)),
     "overlap_attention_tp_load": ("load.context", (2, 3)),
 }
-NAMED = WORLDS | OVERLAP_WORLDS
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", WORLDS)
 def test_each_named_world_has_its_cause_its_ranks_and_a_loss_worth_finding(name: str) -> None:
-    true = truth(NAMED[name])
+    true = truth(WORLDS[name])
     assert (true.cause, true.ranks) == EXPECTED[name]
     assert true.healthy == (true.cause is None)
     assert (true.lost_ns == 0) if true.healthy else (true.lost_ratio > 0.05)
     assert true.slowdown_ratio == pytest.approx(true.wall_ns / (true.wall_ns - true.lost_ns) - 1)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", WORLDS)
 def test_each_named_world_records_kernels_on_every_rank(name: str) -> None:
-    recording = simulate_world(NAMED[name])
-    assert len(recording.rows) == NAMED[name].ranks
+    recording = simulate_world(WORLDS[name])
+    assert len(recording.rows) == WORLDS[name].ranks
     assert all(len(rows.kernels.name) > 500 for rows in recording.rows)
     assert all((rows.kernels.end_ns > rows.kernels.start_ns).all() for rows in recording.rows)
 

@@ -74,6 +74,7 @@ def part(
     abstentions: Sequence[Abstention] = (),
     reasons: Sequence[str] = (),
     matched: float = 1.0,
+    local: float = 0.0,
     sources: Sequence[Source] = (),
     **of_trace: Any,
 ) -> Part:
@@ -87,6 +88,7 @@ def part(
         250,
         calls,
         round(matched * calls),
+        round(local * calls / (1 - local)),
         0,
         tuple(reasons),
     )
