@@ -10,10 +10,15 @@ import numpy as np
 
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.analysis.overlap import Halves, Overlap, join_overlaps, measure_overlap
+from dprankdiag.model.schema import Columns, count_rows
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 PLACE_FACTOR = 1_000_003
+
+GROUP_SHIFT = 44
+LARGEST = (1 << GROUP_SHIFT) - 1
+"""Group and size, or group and number, share one integer."""
 
 FEWEST_AT_PLACE = 8
 
@@ -28,6 +33,8 @@ class Calls:
             kernel name may serve several groups, or be sent and received in halves; its place tells them apart.
         overlap: how each lies beside the rank's work; None where all runs on one stream.
         halves: where each lets work go on and stops it again, if it is sent and received in two kernels.
+        sequence: its number within its process group and the group, as one number that all members share; None where
+            the recording does not number every call.
     """
 
     rank: int
@@ -37,6 +44,7 @@ class Calls:
     place: IntArray
     overlap: Overlap | None = None
     halves: Halves | None = None
+    sequence: IntArray | None = None
 
     def __len__(self) -> int:
         """Count the calls."""
@@ -52,6 +60,7 @@ class Calls:
             place=self.place[rows],
             overlap=None if self.overlap is None else self.overlap.take(rows),
             halves=None if self.halves is None else self.halves.take(rows),
+            sequence=None if self.sequence is None else self.sequence[rows],
         )
 
 
@@ -65,8 +74,13 @@ class Channel:
     calls: tuple[Calls, ...]
 
 
-def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
-    """Take a rank's communication calls out of its lane, by (channel id, stream)."""
+def extract_calls(lane: Lane, rank: int, messages: Columns | None = None) -> dict[tuple[int, int], Calls]:
+    """Take a rank's communication calls out of its lane, by (channel id, stream).
+
+    Args:
+        messages: rows of MESSAGES of the rank, sorted by start; what they say of a call's group and size tells its
+            place better than its surroundings.
+    """
     rows = np.flatnonzero(lane.channel >= 0)
     if not len(rows):
         return {}
@@ -75,14 +89,33 @@ def extract_calls(lane: Lane, rank: int) -> dict[tuple[int, int], Calls]:
     arrival = np.minimum(np.maximum(start, ready), end)
     place = _places(lane, rows)
     overlap = measure_overlap(lane, rows, arrival, ready)
+    sequence = None
+    if messages is not None and count_rows(messages):
+        place, sequence = _read_messages(messages, start, lane.stream[rows].astype(np.int64), place)
     found = {}
     for channel in np.unique(lane.channel[rows]):
         here = lane.channel[rows] == channel
         for stream in np.unique(lane.stream[rows][here]):
             mine = here & (lane.stream[rows] == stream)
-            every = Calls(rank, start, arrival, end, place, overlap)
-            found[int(channel), int(stream)] = every.take(mine)
+            every = Calls(rank, start, arrival, end, place, overlap, None, sequence)
+            taken = every.take(mine)
+            if taken.sequence is not None and (taken.sequence < 0).any():
+                taken = replace(taken, sequence=None)
+            found[int(channel), int(stream)] = taken
     return found
+
+
+def _read_messages(
+    messages: Columns, start_ns: IntArray, stream: IntArray, place: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Find what the recording says of each call: its place, and its number with its group; -1 where not said."""
+    row = np.minimum(np.searchsorted(messages["start_ns"], start_ns), count_rows(messages) - 1)
+    said = (messages["start_ns"][row] == start_ns) & (messages["stream"][row] == stream)
+    group, size = messages["group_id"][row].astype(np.int64), messages["size_bytes"][row]
+    told = np.where(said & (size > 0), -2 - ((group + 1) << GROUP_SHIFT) - np.minimum(size, LARGEST), place)
+    number = messages["sequence"][row]
+    known = said & (group >= 0) & (number >= 0)
+    return told, np.where(known, (group << GROUP_SHIFT) + np.minimum(number, LARGEST), -1)
 
 
 def _places(lane: Lane, rows: IntArray) -> IntArray:
@@ -128,7 +161,9 @@ def merge_calls(parts: Sequence[Calls]) -> Calls:
     overlaps = [part.overlap for part in parts if part.overlap is not None]
     overlap = join_overlaps(overlaps).take(order) if len(overlaps) == len(parts) else None
     start, arrival, end, place = columns
-    return Calls(parts[0].rank, start, arrival, end, place, overlap)
+    numbers = [part.sequence for part in parts if part.sequence is not None]
+    sequence = np.concatenate(numbers)[order] if len(numbers) == len(parts) else None
+    return Calls(parts[0].rank, start, arrival, end, place, overlap, None, sequence)
 
 
 def split_by_place(channel: Channel) -> list[Channel]:

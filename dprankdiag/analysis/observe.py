@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from dprankdiag.analysis.steps import Cut, cut_steps
 from dprankdiag.analysis.work import list_kernel_uses
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
-from dprankdiag.model.schema import count_rows
+from dprankdiag.model.schema import Columns, count_rows, take_rows
 from dprankdiag.model.sources import Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -124,9 +125,10 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     calls, keys, slower = [], [], []
     batches: list[BatchSeries | None] = []
     told = parse_batches(trace.names.range_names)
+    messages = _split_messages(trace)
     for rank in range(len(trace.ranks)):
         lane = make(rank)
-        calls.append(extract_calls(lane, rank))
+        calls.append(extract_calls(lane, rank, messages[rank]))
         keys.append(measure_keys(lane))
         slower.append(measure_contention(lane))
         batches.append(read_batches(trace, told, rank, lane))
@@ -151,6 +153,13 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
     )
+
+
+def _split_messages(trace: Trace) -> list[Columns]:
+    """Return what the recording says of each rank's communication kernels."""
+    table = trace.tables["messages"]
+    edges = np.searchsorted(table["rank"], np.arange(len(trace.ranks) + 1)).tolist()
+    return [take_rows(table, slice(low, high)) for low, high in pairwise(edges)]
 
 
 def _build_groups(

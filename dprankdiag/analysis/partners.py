@@ -39,12 +39,17 @@ RUN = 9
 def match_rows(members: Sequence[Calls]) -> IntArray:
     """Match the calls of a group: `(n, n_members)` indices into each member's calls, -1 where one has no partner.
 
-    Two calls are partners if they overlap in time and each one's end is the nearest to the other's.
+    Two calls are partners if they bear one number in one process group; where calls are not numbered, if they overlap
+    in time and each one's end is the nearest to the other's.
     """
     lead = max(range(len(members)), key=lambda position: (len(members[position]), -position))
     reference = members[lead]
     index = np.full((len(reference), len(members)), -1, np.int64)
     index[:, lead] = np.arange(len(reference))
+    if reference.sequence is not None and all(member.sequence is not None for member in members):
+        for position, member in enumerate(members):
+            index[:, position] = _find_number(member.sequence, reference.sequence)
+        return index
     reference_ends = _ascending(reference.end_ns)
     for position, member in enumerate(members):
         if position == lead:
@@ -55,6 +60,15 @@ def match_rows(members: Sequence[Calls]) -> IntArray:
         partner = np.where(mutual & _overlap(reference, member, partner), partner, -1)
         index[:, position] = _mend_runs(reference, member, partner)
     return index
+
+
+def _find_number(numbers: IntArray | None, wanted: IntArray) -> IntArray:
+    """Return the index of each wanted number, -1 where it is not there."""
+    if numbers is None or not len(numbers):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(numbers, kind="stable")
+    place = np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)
+    return np.where(numbers[order][place] == wanted, order[place], -1)
 
 
 def _overlap(reference: Calls, member: Calls, partner: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dprankdiag.analysis.calls import extract_calls, form_channels, split_by_place
 from dprankdiag.analysis.collectives import Refusal, match_channel
 from dprankdiag.analysis.partitions import choose_partition
+from dprankdiag.analysis.partners import match_rows
+from dprankdiag.model.traces import MESSAGES
 from tests.analysis.builders import EPOCH_NS, Array, Row, arrive, calls, channel, lane, meet, naming, to_calls
 
 
@@ -176,3 +180,36 @@ def test_one_row_in_fifty_lost_does_not_split_those_who_all_meet(seed: int) -> N
     kept = np.asarray(np.random.default_rng(seed).random(arrival.shape) > 0.02)
     members = [calls(k, arrival[kept[:, k], k], end[kept[:, k], k]) for k in range(4)]
     assert choose_partition(members) == [(0, 1, 2, 3)]
+
+
+def test_numbered_calls_meet_by_their_number_wherever_their_times_lie() -> None:
+    arrival = arrive(40, 4)
+    members = to_calls(arrival, meet(arrival))
+    numbered = [replace(member, sequence=(7 << 44) + np.arange(40)) for member in members]
+    late = replace(numbered[1], start_ns=numbered[1].start_ns + 9_000_000, end_ns=numbered[1].end_ns + 9_000_000)
+    index = match_rows([numbered[0], late.take(np.delete(np.arange(40), 5)), *numbered[2:]])
+    assert (index[:, 1] == np.concatenate([np.arange(5), [-1], np.arange(5, 39)])).all()
+    other_group = replace(late, sequence=(8 << 44) + np.arange(40))
+    assert (match_rows([numbered[0], other_group])[:, 1] == -1).all()
+
+
+def test_what_the_recording_says_of_a_call_is_found_by_stream_and_start() -> None:
+    rows = [Row("collective", 100 * k, 100 * k + 50, 21, key=5) for k in range(6)]
+    rows += [Row("gemm", 100 * k, 100 * k + 10, 7) for k in range(6)]
+    said = MESSAGES.check(
+        {
+            "rank": np.zeros(3, np.int16),
+            "stream": np.array([21, 21, 7], np.int32),
+            "start_ns": np.array([0, 100, 200], np.int64),
+            "end_ns": np.array([50, 150, 250], np.int64),
+            "group_id": np.array([2, 2, 2], np.int32),
+            "sequence": np.array([11, 12, 13], np.int64),
+            "size_bytes": np.array([4096, 8192, 4096], np.int64),
+        }
+    )
+    (found,) = extract_calls(lane(rows), 0, said).values()
+    assert found.sequence is None  # the call at 200 is of another stream, so that not all are numbered
+    assert len(set(found.place.tolist())) == 3
+    (some,) = extract_calls(lane(rows[:2]), 0, said).values()
+    assert some.sequence is not None
+    assert some.sequence.tolist() == [(2 << 44) + 11, (2 << 44) + 12]
