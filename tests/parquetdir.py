@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def write_parquetdir(
         source: the export.
         folder: where to; made if it is not there.
         types: Arrow types by column name, in place of int64, double and string.
-        rows_a_group: the most rows of a row group.
+        rows_a_group: about how many rows make a row group.
 
     Returns:
         The folder.
@@ -56,10 +57,10 @@ def _write_table(
             arrays = [_make_array(column, field.type) for column, field in zip(columns, fields, strict=True)]
             waiting.append(pa.Table.from_arrays(arrays, schema=schema))
             if sum(part.num_rows for part in waiting) >= rows_a_group:
-                writer.write_table(pa.concat_tables(waiting), rows_a_group)
+                writer.write_table(pa.concat_tables(waiting))
                 waiting.clear()
         if waiting:
-            writer.write_table(pa.concat_tables(waiting), rows_a_group)
+            writer.write_table(pa.concat_tables(waiting))
 
 
 def _make_array(values: tuple[Any, ...], kind: Any) -> Any:
@@ -76,3 +77,7 @@ def _make_array(values: tuple[Any, ...], kind: Any) -> Any:
 
 def _as_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+if __name__ == "__main__":
+    write_parquetdir(Path(sys.argv[1]), Path(sys.argv[2]))

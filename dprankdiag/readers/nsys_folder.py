@@ -7,11 +7,11 @@ be larger than all others. A file that breaks off keeps the rows read so far and
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ from dprankdiag.readers.nsys_export import Condition, CutText, OneOf, Packed, Wa
 SUFFIX = ".parquet"
 _MAGIC = b"PAR1"
 _SMALLEST_FILE_BYTES = 12
-_BATCH_ROWS = 1 << 15
+_BATCH_ROWS = 1 << 13
+_SPAN_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 18
 """Bytes of a column that are read ahead; without this bound a whole row group is, however long the writer made it."""
 _SHOWN_FILES = 4
@@ -39,6 +40,21 @@ _SHOWN_FILES = 4
 
 class _Unreadable(Exception):
     """A file of which nothing can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """What the end of a Parquet file says about it.
+
+    Attributes:
+        path: the file.
+        columns: names of its columns.
+        metadata: pyarrow's account of its row groups.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    metadata: Any
 
 
 def list_tables(path: Path) -> list[str]:
@@ -63,17 +79,7 @@ class NsysFolder:
         self.path = path
         self.failures: dict[str, str] = {}
         self._tables = frozenset(list_tables(path))
-        self._open_files = ExitStack()
-        self._files: dict[str, Any] = {}
-
-    def __enter__(self) -> NsysFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.clear()
-        self._open_files.close()
+        self._footers: dict[str, _Footer | None] = {}
 
     def list_remarks(self) -> list[str]:
         """Name the files beside the tables: the folder is read as one export, and they are no part of it."""
@@ -90,7 +96,7 @@ class NsysFolder:
         Raises:
             DamagedInput: every one is; names the first.
         """
-        if self.failures and not any(self._files.values()):
+        if self.failures and not any(self._footers.values()):
             name, reason = min(self.failures.items())
             raise DamagedInput(
                 f"none of its tables can be read; {name} {reason}", where=str(self.path), mend="copy or export it again"
@@ -98,18 +104,18 @@ class NsysFolder:
 
     def has(self, table: str, *columns: str) -> bool:
         """Say whether the table exists and has all of these columns."""
-        file = self._open(table)
-        return file is not None and all(column in file.schema_arrow.names for column in columns)
+        footer = self._open(table)
+        return footer is not None and all(column in footer.columns for column in columns)
 
     def has_rows(self, table: str) -> bool:
         """Say whether the table exists and holds a row."""
-        file = self._open(table)
-        return file is not None and file.metadata.num_rows > 0
+        footer = self._open(table)
+        return footer is not None and footer.metadata.num_rows > 0
 
     def bound_rows(self, table: str) -> int:
         """Return the number of rows, or of the file's bytes if that is less: the number may be broken."""
-        file = self._open(table)
-        return 1 if file is None else max(1, min(file.metadata.num_rows, self._locate(table).stat().st_size))
+        footer = self._open(table)
+        return 1 if footer is None else max(1, min(footer.metadata.num_rows, footer.path.stat().st_size))
 
     def rows(
         self, table: str, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
@@ -149,14 +155,12 @@ class NsysFolder:
         """Yield record batches with the columns among `names` that are there, and the rows that fulfil `where`."""
         import pyarrow as pa
 
-        file = self._open(table)
-        if file is None:
+        footer = self._open(table)
+        if footer is None:
             return
-        present = [name for name in dict.fromkeys(names) if name in file.schema_arrow.names]
+        present = [name for name in dict.fromkeys(names) if name in footer.columns]
         # Rows of a table that has none of the columns still count, so that one column is read to count them by.
-        present = present or [str(name) for name in file.schema_arrow.names[:1]]
-        # Threads would decode a column each for no gain in time, at twice the memory.
-        batches = file.iter_batches(_BATCH_ROWS, columns=present, use_threads=False)
+        batches = _iterate(footer, present or footer.columns[:1])
         while True:
             try:
                 batch = next(batches, None)
@@ -169,27 +173,24 @@ class NsysFolder:
             if kept.num_rows:
                 yield kept
 
-    def _open(self, table: str) -> Any:
-        """Return the open file of a table; None if there is none, or none that can be read."""
+    def _open(self, table: str) -> _Footer | None:
+        """Return the footer of a table's file; None if there is no file, or none that can be read."""
         if table not in self._tables:
             return None
-        if table not in self._files:
+        if table not in self._footers:
             try:
-                self._files[table] = self._open_files.enter_context(_open_file(self._locate(table)))
+                self._footers[table] = _read_footer(self.path / f"{table}{SUFFIX}")
             except _Unreadable as error:
-                self._files[table] = None
+                self._footers[table] = None
                 self._note_failure(table, f"could not be read: {error}")
-        return self._files[table]
-
-    def _locate(self, table: str) -> Path:
-        return self.path / f"{table}{SUFFIX}"
+        return self._footers[table]
 
     def _note_failure(self, table: str, reason: str) -> None:
         self.failures.setdefault(f"{table}{SUFFIX}", reason)
 
 
-def _open_file(path: Path) -> Any:
-    """Open a Parquet file and read its footer; never blocks.
+def _read_footer(path: Path) -> _Footer:
+    """Read the footer of a Parquet file; never blocks.
 
     Source: https://parquet.apache.org/docs/file-format/ (magic number at both ends).
 
@@ -207,17 +208,42 @@ def _open_file(path: Path) -> Any:
             raise _Unreadable("empty file (0 bytes)")
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
-            file.seek(-min(len(_MAGIC), status.st_size), 2)
+            file.seek(-min(len(_MAGIC), status.st_size), os.SEEK_END)
             tail = file.read()
-        if head != _MAGIC:
-            raise _Unreadable("not a Parquet file")
-        if tail != _MAGIC or status.st_size < _SMALLEST_FILE_BYTES:
-            raise _Unreadable(f"incomplete copy or export, {status.st_size} bytes without a footer")
-        return ParquetFile(path, buffer_size=_BUFFER_BYTES)
+            if head != _MAGIC:
+                raise _Unreadable("not a Parquet file")
+            if tail != _MAGIC or status.st_size < _SMALLEST_FILE_BYTES:
+                raise _Unreadable(f"incomplete copy or export, {status.st_size} bytes without a footer")
+            opened = ParquetFile(file)
+            return _Footer(path, tuple(map(str, opened.schema_arrow.names)), opened.metadata)
     except PermissionError as error:
         raise _Unreadable("no permission to read it") from error
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _Unreadable(_shorten(error)) from error
+
+
+def _iterate(footer: _Footer, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the record batches of a file, a span of row groups at a time: what a span needs stays until its end.
+
+    Row groups shorter than a batch are joined. Threads would decode a column each for no gain in time, at twice the
+    memory. What the allocator would keep for later goes back, for the tables made of the batches need it more.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    # Opened here, for pyarrow takes no path that is not UTF-8.
+    with footer.path.open("rb") as source:
+        file = ParquetFile(source, metadata=footer.metadata, buffer_size=_BUFFER_BYTES)
+        span: list[int] = []
+        rows = 0
+        for group in range(file.num_row_groups):
+            span.append(group)
+            rows += footer.metadata.row_group(group).num_rows
+            if rows >= _SPAN_ROWS or group == file.num_row_groups - 1:
+                yield from file.iter_batches(_BATCH_ROWS, row_groups=span, columns=columns, use_threads=False)
+                span, rows = [], 0
+    del file
+    pa.default_memory_pool().release_unused()
 
 
 def _list_names(column: Wanted | Packed) -> list[str]:

@@ -38,7 +38,7 @@ def read(path: Path) -> Reading:
     """
     if sniff(path) != NSYS_PARQUET:
         raise InputError("no parquetdir export", where=str(path), mend="nsys export --type parquetdir REPORT.nsys-rep")
-    with NsysFolder(path) as db:
-        reading = read_export(db, NSYS_PARQUET)
-        db.refuse_if_nothing_opens()
+    db = NsysFolder(path)
+    reading = read_export(db, NSYS_PARQUET)
+    db.refuse_if_nothing_opens()
     return reading

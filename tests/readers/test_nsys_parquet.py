@@ -182,6 +182,13 @@ def test_a_folder_is_left_untouched_and_needs_no_write_access(rich: Path, tmp_pa
         folder.chmod(0o755)
 
 
+def test_a_folder_is_read_whatever_its_name(rich: Path, tmp_path: Path) -> None:
+    folder = write_parquetdir(rich, tmp_path / "run")
+    odd = tmp_path / os.fsdecode(b"odd \xff #1 %41 ?x")
+    folder.rename(odd)
+    assert read(odd).source.kernels == 80
+
+
 def test_missing_tables_are_named_as_lacking(rich: Path, tmp_path: Path) -> None:
     folder = write_parquetdir(rich, tmp_path / "run")
     for table in (RUNTIME, "OSRT_API", "NVTX_EVENTS", "PROCESSES"):
