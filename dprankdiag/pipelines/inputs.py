@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -114,10 +115,14 @@ def _list_files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
                 found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
             except OSError as error:
                 raise InputError(f"cannot list the folder ({error.strerror})", where=str(path)) from error
-            inputs = [entry for entry in found if not entry.is_dir() or is_export_folder(entry)]
-            files += [(entry, False) for entry in inputs or [path]]
+            files += [(entry, False) for entry in filter(_may_be_input, found)] or [(path, False)]
         elif not path.exists() and not path.is_symlink():
             raise UsageError("no such file or folder", where=str(path))
         else:
             files.append((path, True))
     return files
+
+
+def _may_be_input(path: Path) -> bool:
+    """Say whether an entry of a folder is worth reading; a closed folder is, for what it hides may be a rank."""
+    return not path.is_dir() or is_export_folder(path) or not os.access(path, os.R_OK | os.X_OK)

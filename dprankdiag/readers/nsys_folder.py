@@ -48,11 +48,13 @@ class _Footer:
 
     Attributes:
         path: the file.
+        size_bytes: its size.
         columns: names of its columns.
         metadata: pyarrow's account of its row groups.
     """
 
     path: Path
+    size_bytes: int
     columns: tuple[str, ...]
     metadata: Any
 
@@ -115,7 +117,7 @@ class NsysFolder:
     def bound_rows(self, table: str) -> int:
         """Return the number of rows, or of the file's bytes if that is less: the number may be broken."""
         footer = self._open(table)
-        return 1 if footer is None else max(1, min(footer.metadata.num_rows, footer.path.stat().st_size))
+        return 1 if footer is None else max(1, min(footer.metadata.num_rows, footer.size_bytes))
 
     def rows(
         self, table: str, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
@@ -215,7 +217,7 @@ def _read_footer(path: Path) -> _Footer:
             if tail != _MAGIC or status.st_size < _SMALLEST_FILE_BYTES:
                 raise _Unreadable(f"incomplete copy or export, {status.st_size} bytes without a footer")
             opened = ParquetFile(file)
-            return _Footer(path, tuple(map(str, opened.schema_arrow.names)), opened.metadata)
+            return _Footer(path, status.st_size, tuple(map(str, opened.schema_arrow.names)), opened.metadata)
     except PermissionError as error:
         raise _Unreadable("no permission to read it") from error
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from dprankdiag.readers.text_kinds import sniff_text
 NSYS_SQLITE = "nsys-sqlite"
 NSYS_PARQUET = "nsys-parquet"
 TORCH_JSON = "torch-json"
-_EXPECTED = "expected an Nsight Systems SQLite export or a torch profiler trace"
+_EXPECTED = "expected an Nsight Systems export (SQLite or parquetdir) or a torch profiler trace"
 _EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
@@ -74,7 +74,7 @@ def is_export_folder(path: Path) -> bool:
 
 
 def _refuse_folder(path: Path) -> InputError:
-    """Say what a folder holds that is no export and, if a user gave it, holds no files either."""
+    """Say why a folder is no input, and what to give in its place."""
     try:
         entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
         folders = [entry for entry in entries if entry.is_dir()]

@@ -207,3 +207,16 @@ def test_progress_names_each_file_and_runs_forward(tmp_path: Path) -> None:
 def test_files_read_at_the_same_time_come_in_the_order_given(tmp_path: Path) -> None:
     paths = [write_export(tmp_path / f"{name}.sqlite") for name in "dcba"]
     assert names_read(read_inputs(paths, jobs=3)) == [path.name for path in paths]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list everything")
+def test_a_closed_folder_in_a_folder_is_told(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    closed = write_folder(tmp_path / "rank_1")
+    closed.chmod(0)
+    try:
+        inputs = read_inputs([tmp_path])
+        assert names_unusable(inputs) == {"rank_1": "skipped"}
+        assert "cannot list the folder" in inputs.unusable[0].warnings[0]
+    finally:
+        closed.chmod(0o755)
