@@ -209,11 +209,12 @@ def test_files_read_at_the_same_time_come_in_the_order_given(tmp_path: Path) -> 
     assert names_read(read_inputs(paths, jobs=3)) == [path.name for path in paths]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may list everything")
 def test_a_closed_folder_in_a_folder_is_told(tmp_path: Path) -> None:
     write_export(tmp_path / "a.sqlite")
     closed = write_folder(tmp_path / "rank_1")
     closed.chmod(0)
+    if os.access(closed, os.R_OK):
+        pytest.skip("this user may list everything")
     try:
         inputs = read_inputs([tmp_path])
         assert names_unusable(inputs) == {"rank_1": "skipped"}
