@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.sources import Reading, Source
 from dprankdiag.model.wait_matrix import WaitMatrix
 from dprankdiag.readers.flight_recorder import FlightRecorderReader
+from dprankdiag.readers.nsys_parquet import NsysParquetReader
 from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
-from dprankdiag.readers.sniff import NSYS_SQLITE, sniff
+from dprankdiag.readers.sniff import NSYS_SQLITE, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
 
 Readable = Reading | WaitMatrix | FlightDump
 READERS: Mapping[str, Callable[[Path], Readable]] = {
     NsysSqliteReader.kind: NsysSqliteReader().read,
+    NsysParquetReader.kind: NsysParquetReader().read,
     TorchJsonReader.kind: TorchJsonReader().read,
     WaitMatrixReader.kind: WaitMatrixReader().read,
     FlightRecorderReader.kind: FlightRecorderReader().read,
@@ -40,7 +43,7 @@ class Inputs:
 
 
 def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
-    """Read every file given; a folder stands for its files.
+    """Read every file given; a folder stands for its files and the parquetdir exports in it, or is such an export.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
     only if nothing else could be read.
@@ -73,7 +76,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
                 first = first or (result if isinstance(result, InputError) else None)
                 unusable.append(Source(str(path), "unknown", "skipped", warnings=(str(result),)))
     if not readable:
-        raise first or InputError("no files in it", where=str(paths[0]), mend="name a folder that holds exports")
+        raise first or InputError("no input given")
     return Inputs(
         tuple(item for item in readable if isinstance(item, Reading)),
         tuple(unusable),
@@ -99,17 +102,27 @@ def _try_reading(path: Path) -> Readable | InputError | UsageError:
 
 
 def _list_files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
-    """List the files to read, and whether the user named each one."""
+    """List the files and export folders to read, and whether the user named each one.
+
+    A folder that holds none stands for itself, to be refused with what it holds instead.
+    """
     files: list[tuple[Path, bool]] = []
     for path in paths:
-        if path.is_dir():
+        if is_export_folder(path):
+            files.append((path, True))
+        elif path.is_dir():
             try:
                 found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
             except OSError as error:
                 raise InputError(f"cannot list the folder ({error.strerror})", where=str(path)) from error
-            files += [(entry, False) for entry in found if not entry.is_dir()]
+            files += [(entry, False) for entry in filter(_may_be_input, found)] or [(path, False)]
         elif not path.exists() and not path.is_symlink():
             raise UsageError("no such file or folder", where=str(path))
         else:
             files.append((path, True))
     return files
+
+
+def _may_be_input(path: Path) -> bool:
+    """Say whether an entry of a folder is worth reading; a closed folder is, for what it hides may be a rank."""
+    return not path.is_dir() or is_export_folder(path) or not os.access(path, os.R_OK | os.X_OK)

@@ -12,7 +12,7 @@ from dprankdiag.readers.base import Array
 from dprankdiag.readers.call_names import is_blocking, launches_graph
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import ActorIndex, process_keys, thread_ids
-from dprankdiag.readers.nsys_database import NsysDatabase, pack, want
+from dprankdiag.readers.nsys_export import NsysExport, pack, want
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows, split_ranks
 from dprankdiag.readers.vocabulary import Vocabulary
@@ -23,7 +23,7 @@ _WANTED = (
     want("start", absent=ABSENT_NS),
     want("end", absent=ABSENT_NS),
     want("globalTid"),
-    pack("({0} << 32) | ({1} & 4294967295)", want("correlationId"), want("nameId", absent=-1)),
+    pack(lambda call, name: (call << 32) | (name & 0xFFFFFFFF), want("correlationId"), want("nameId", absent=-1)),
 )
 _DTYPES = {column.name: column.dtype for column in CALLS.columns}
 
@@ -115,7 +115,7 @@ class LaunchTable:
         return self._ends[:done]
 
 
-def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: ActorIndex) -> RuntimeCalls:
+def read_calls(db: NsysExport, kernels: Columns, copies: Columns, actors: ActorIndex) -> RuntimeCalls:
     """Read the runtime table once: launches of the kernels and copies, and blocking calls of the actors.
 
     Args:
@@ -153,7 +153,7 @@ def read_calls(db: NsysDatabase, kernels: Columns, copies: Columns, actors: Acto
 class _CallNames:
     """Looks up each call name once and says whether the call blocks its thread."""
 
-    def __init__(self, db: NsysDatabase) -> None:
+    def __init__(self, db: NsysExport) -> None:
         self._db, self._ids, self._blocks = db, Vocabulary(), np.empty(0, bool)
         self.texts: list[str] = []
         self.launches_graphs = False

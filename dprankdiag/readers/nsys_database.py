@@ -1,4 +1,4 @@
-"""Open an Nsight Systems export for reading only, and stream its columns as integers.
+"""Open an Nsight Systems SQLite export for reading only, and stream its columns as integers.
 
 Nothing is assumed about the version: the tables and columns present are read once and every query asks that map.
 A missing column is a constant, a table that breaks off keeps the rows read so far and is listed in `failures`.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,61 +16,23 @@ from urllib.parse import quote
 
 from dprankdiag.errors import DamagedInput
 from dprankdiag.readers.base import Array
+from dprankdiag.readers.nsys_export import Condition, CutText, OneOf, Packed, Wanted
+from dprankdiag.readers.nsys_sql import (
+    ColumnFact,
+    quote_name,
+    split_condition,
+    write_column,
+    write_condition,
+    write_text,
+    write_value,
+)
 from dprankdiag.readers.sqlite_batches import Query, stream_batches
 
 _WAL_VERSION = 2
 _IMMUTABLE = "mode=ro&immutable=1"
 _SMALLEST_ROW_BYTES = 12
+_VALUES_PER_QUERY = 500
 _RETRY_IMMUTABLE = ("disk I/O error", "unable to open", "readonly", "locking protocol")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An integer column to read: the first of `names` that is not null, else `absent`.
-
-    As a flag: 1 where any of `names` is not null.
-    """
-
-    names: tuple[str, ...]
-    absent: int = 0
-    is_flag: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Several columns in the bits of one integer: SQLite packs them for less than it costs to hand each over.
-
-    Attributes:
-        layout: SQL with `{0}`, `{1}` ... where the columns stand; its precedence knows no difference between shifts,
-            `|` and `&`, so every step wants its brackets.
-        parts: the columns.
-    """
-
-    layout: str
-    parts: tuple[Wanted, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnFact:
-    """What the file declares about a column."""
-
-    not_null: bool
-    is_key: bool
-
-
-def want(*names: str, absent: int = 0) -> Wanted:
-    """Describe an integer column to read."""
-    return Wanted(names, absent)
-
-
-def pack(layout: str, *parts: Wanted) -> Packed:
-    """Describe an integer made of several columns."""
-    return Packed(layout, parts)
-
-
-def want_flag(*names: str) -> Wanted:
-    """Describe a column that tells whether any of these is not null."""
-    return Wanted(names, is_flag=True)
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
@@ -116,9 +77,10 @@ def list_tables(path: Path) -> list[str]:
 
 
 class NsysDatabase:
-    """An open export.
+    """An open SQLite export: an `NsysExport`.
 
     Attributes:
+        path: the file.
         columns: table name to column name to what is declared about it.
         failures: table name to what went wrong while reading it.
     """
@@ -144,31 +106,48 @@ class NsysDatabase:
 
     def has_rows(self, table: str) -> bool:
         """Say whether the table exists and holds a row that can be read."""
-        return bool(self.rows(table, (), "LIMIT 1"))
+        return table in self.columns and bool(self._fetch(table, "1", "LIMIT 1"))
 
-    def has_unmerged_changes(self) -> bool:
-        """Say whether a write-ahead log with changes lies beside the file; it is left alone."""
+    def list_remarks(self) -> list[str]:
+        """Say if a write-ahead log with changes lies beside the file; it is left alone."""
         log = self.path.with_name(f"{self.path.name}-wal")
-        return log.exists() and log.stat().st_size > 0
+        if log.exists() and log.stat().st_size > 0:
+            return ["changes that lie in its -wal file are not read; nothing is ever written beside an input"]
+        return []
 
-    def rows(self, table: str, columns: Sequence[str], tail: str = "") -> list[tuple[Any, ...]]:
-        """Read a small table; a missing column is None, a missing table has no rows.
-
-        Args:
-            table: table name.
-            columns: columns to read; none reads the constant 1.
-            tail: SQL after the table name; must name existing columns only.
-        """
+    def rows(
+        self, table: str, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Read a small table, or few rows of a long one, as `NsysExport.rows` says."""
         if table not in self.columns:
             return []
-        present = self.columns[table]
-        wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns) or "1"
-        kept: list[tuple[Any, ...]] = []
+        facts = self.columns[table]
+        wanted = ", ".join(write_value(facts, name) for name in columns)
+        tail = "" if limit is None else f"LIMIT {limit}"
+        if not isinstance(where, OneOf) or len(where.values) <= _VALUES_PER_QUERY:
+            condition = write_condition(facts, where)
+            return self._fetch(table, wanted, f"WHERE {condition} {tail}" if condition else tail)
+        if where.column in facts and facts[where.column].is_key:
+            parts = [write_condition(facts, part) for part in split_condition(where, _VALUES_PER_QUERY)]
+            return [row for part in parts for row in self._fetch(table, wanted, f"WHERE {part}")][:limit]
+        # Without a key one scan beats many.
+        values = set(where.values)
+        found = self._fetch(table, f"{write_value(facts, where.column)}, {wanted}", kept=lambda row: row[0] in values)
+        return [row[1:] for row in found][:limit]
+
+    def _fetch(
+        self, table: str, wanted: str, tail: str = "", kept: Callable[[tuple[Any, ...]], bool] | None = None
+    ) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
         try:
-            kept.extend(self._connection.execute(f'SELECT {wanted} FROM "{table}" {tail}'))
+            # list.extend keeps what came before an error
+            rows.extend(filter(kept, self._connection.execute(f"SELECT {wanted} FROM {quote_name(table)} {tail}")))
         except sqlite3.Error as error:
-            self.failures.setdefault(table, str(error))
-        return kept
+            self._note_failure(table, str(error))
+        return rows
+
+    def _note_failure(self, table: str, reason: str) -> None:
+        self.failures.setdefault(table, f"could be read only in part: {reason}")
 
     def bound_rows(self, table: str) -> int:
         """Return a number that is likely not below the number of rows, without counting them."""
@@ -192,47 +171,22 @@ class NsysDatabase:
         table: str,
         wanted: Sequence[Wanted | Packed],
         *,
-        where: str = "",
-        text: str = "",
+        where: Condition | None = None,
+        text: CutText | None = None,
         texts: dict[str, int] | None = None,
     ) -> Iterator[list[Array]]:
-        """Stream integer columns in batches of rows, in file order.
-
-        Args:
-            table: table name; a missing one gives no batch.
-            wanted: the integer columns.
-            where: SQL condition on existing columns.
-            text: SQL expression of one more column, a text that is never null.
-            texts: numbers the distinct texts; it grows while reading.
-
-        Yields:
-            One int64 array a wanted column, then, if `text` is given, the int64 numbers of the texts.
-        """
+        """Stream integer columns in batches of rows, in file order, as `NsysExport.batches` says."""
         if table not in self.columns:
             return
-        selected = [self._express(table, column) for column in wanted]
-        select = f'SELECT {", ".join(selected + ([text] if text else []))} FROM "{table}"'
-        query = Query(select, where, len(wanted), texts if text else None, self._span_rowids(table))
+        facts = self.columns[table]
+        selected = [write_column(facts, column) for column in wanted]
+        selected += [] if text is None else [write_text(facts, text)]
+        select = f"SELECT {', '.join(selected)} FROM {quote_name(table)}"
+        rowids = self._span_rowids(table)
+        query = Query(select, write_condition(facts, where), len(wanted), None if text is None else texts, rowids)
         failure = yield from stream_batches(self._connection, query, locate(self.path, _IMMUTABLE), self.size_bytes)
         if failure:
-            self.failures.setdefault(table, failure)
-
-    def _express(self, table: str, column: Wanted | Packed) -> str:
-        if isinstance(column, Packed):
-            return column.layout.format(*(self._express(table, part) for part in column.parts))
-        present = self.columns[table]
-        names = [name for name in column.names if name in present]
-        if not names:
-            return str(column.absent)
-        if column.is_flag:
-            return " OR ".join(f'"{name}" IS NOT NULL' for name in names)
-        if present[names[0]].not_null:
-            return f'"{names[0]}"'
-        return f"COALESCE({', '.join(_quoted(names))}, {column.absent})"
-
-
-def _quoted(names: Sequence[str]) -> list[str]:
-    return [f'"{name}"' for name in names]
+            self._note_failure(table, failure)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -272,7 +226,7 @@ def _probe_columns(path: Path, connection: sqlite3.Connection) -> dict[str, dict
     try:
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:
-            facts = connection.execute(f'PRAGMA table_info("{table.replace(chr(34), chr(34) * 2)}")').fetchall()
+            facts = connection.execute(f"PRAGMA table_info({quote_name(table)})").fetchall()
             columns[table] = {fact[1]: ColumnFact(bool(fact[3]), bool(fact[5])) for fact in facts}
     except sqlite3.Error as error:
         connection.close()

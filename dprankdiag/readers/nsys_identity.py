@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprankdiag.model.ranks import RankClaim
+from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Actor
 from dprankdiag.readers.nsys_actors import ActorIndex, pid_of, split_thread
-from dprankdiag.readers.nsys_database import NsysDatabase
+from dprankdiag.readers.nsys_export import Condition, Like, NsysExport, OneOf
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.nsys_ranges import TABLE as NVTX_TABLE
 from dprankdiag.readers.nsys_ranges import RawRanges
@@ -42,7 +43,7 @@ class ProcessNames:
     threads: Mapping[int, list[tuple[str, bool]]]
 
 
-def describe_actors(db: NsysDatabase, actors: ActorIndex, ranges: RawRanges) -> tuple[Actor, ...]:
+def describe_actors(db: NsysExport, actors: ActorIndex, ranges: RawRanges) -> tuple[Actor, ...]:
     """Describe every actor; claims that hold for a whole process are given only where it has one device."""
     names = _read_names(db, actors, ranges)
     payloads, mpi = _read_payloads(db, ranges), _read_mpi_ranks(db)
@@ -80,13 +81,13 @@ def _order_claims(claims: Iterable[RankClaim]) -> tuple[RankClaim, ...]:
     return tuple(dict.fromkeys(sorted(claims, key=lambda claim: order.index(claim.source))))
 
 
-def _read_names(db: NsysDatabase, actors: ActorIndex, ranges: RawRanges) -> ProcessNames:
+def _read_names(db: NsysExport, actors: ActorIndex, ranges: RawRanges) -> ProcessNames:
     keys = {actors.process_key(actor) for actor in range(len(actors))}
     process: dict[int, list[str]] = defaultdict(list)
     threads: dict[int, list[tuple[str, bool]]] = defaultdict(list)
     for tid, name in ranges.thread_names:
         _note_thread(process, threads, tid, name, False)
-    rows = [row for row in db.rows("ThreadNames", ("globalTid", "nameId", "priority")) if None not in row[:2]]
+    rows = [row for row in db.rows("ThreadNames", ("globalTid", "nameId", "priority")) if _are_whole(row[:2])]
     rows = [row for row in rows if _process_key(row[0]) in keys]
     texts = fetch_texts(db, {row[1] for row in rows})
     for tid, name_id, priority in rows:
@@ -110,20 +111,18 @@ def _process_key(global_id: int) -> int:
     return split_thread(global_id)[0]
 
 
-def _read_payloads(db: NsysDatabase, ranges: RawRanges) -> Mapping[int, list[Any]]:
+def _read_payloads(db: NsysExport, ranges: RawRanges) -> Mapping[int, list[Any]]:
     """Read the JSON payloads that name a rank, by process, in time order."""
     payloads: dict[int, list[Any]] = defaultdict(list)
     if not ranges.has_payloads:
         return payloads
-    rows: list[tuple[int, str]] = []
-    if db.has(NVTX_TABLE, "jsonText"):
-        rows += db.rows(NVTX_TABLE, ("globalTid", "jsonText"), "WHERE jsonText LIKE '%No. of ranks%' ORDER BY start")
+    rows = _in_time_order(db.rows(NVTX_TABLE, ("start", "globalTid", "jsonText"), Like("jsonText", "%No. of ranks%")))
     if db.has(NVTX_TABLE, "jsonTextId"):
-        known = db.rows("StringIds", ("id",), "WHERE value LIKE '{%No. of ranks%'")
+        known = db.rows("StringIds", ("id",), Like("value", "{%No. of ranks%"))
         texts = fetch_texts(db, [number for (number,) in known])
-        wanted = f"WHERE jsonTextId IN ({', '.join(map(str, sorted(texts)))}) ORDER BY start"
-        rows += [(tid, texts[number]) for tid, number in db.rows(NVTX_TABLE, ("globalTid", "jsonTextId"), wanted)]
-    for tid, text in rows:
+        by_id = db.rows(NVTX_TABLE, ("start", "globalTid", "jsonTextId"), OneOf("jsonTextId", tuple(sorted(texts))))
+        rows += [(start, tid, texts[number]) for start, tid, number in _in_time_order(by_id)]
+    for _, tid, text in rows:
         try:
             payloads[_process_key(tid)].append(json.loads(text))
         except (TypeError, ValueError):
@@ -131,21 +130,30 @@ def _read_payloads(db: NsysDatabase, ranges: RawRanges) -> Mapping[int, list[Any
     return payloads
 
 
-def _read_mpi_ranks(db: NsysDatabase) -> dict[int, RankClaim]:
+def _in_time_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort rows by their first column, rows without it first."""
+    return sorted(rows, key=lambda row: row[0] if isinstance(row[0], int) else ABSENT_NS)
+
+
+def _are_whole(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def _read_mpi_ranks(db: NsysExport) -> dict[int, RankClaim]:
     """Read the ranks that the MPI tracer recorded, by process."""
-    rows = [row for row in db.rows("MPI_RANKS", ("globalTid", "rank")) if None not in row]
+    rows = [row for row in db.rows("MPI_RANKS", ("globalTid", "rank")) if _are_whole(row)]
     return {_process_key(tid): RankClaim("mpi", "sure", rank, f"MPI rank {rank} recorded") for tid, rank in rows}
 
 
-def _read_environment(db: NsysDatabase) -> dict[str, str]:
+def _read_environment(db: NsysExport) -> dict[str, str]:
     """Read the rank variables of the launched process; nothing else of its environment is kept."""
     texts: list[str] = []
     if db.has("META_DATA_CAPTURE", "name", "value"):
-        tail = "WHERE name LIKE 'PROCESS_0:ENVIRONMENT%'"
-        texts += [str(value) for (value,) in db.rows("META_DATA_CAPTURE", ("value",), tail)]
+        where: Condition = Like("name", "PROCESS_0:ENVIRONMENT%")
+        texts += [str(value) for (value,) in db.rows("META_DATA_CAPTURE", ("value",), where)]
     if not texts and db.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
-        tail = "WHERE name = 'DeviceEnvironment'"
-        texts += [str(value) for (value,) in db.rows("TARGET_INFO_SYSTEM_ENV", ("value",), tail)]
+        where = OneOf("name", ("DeviceEnvironment",))
+        texts += [str(value) for (value,) in db.rows("TARGET_INFO_SYSTEM_ENV", ("value",), where)]
     entries = [entry for text in texts for entry in re.split(r"[\0\n]", text)]
     found = (_ENTRY.fullmatch(entry.strip()) for entry in entries)
     return {match[1]: match[2] for match in found if match and match[1] in ENVIRONMENT_KEYS}
@@ -158,7 +166,7 @@ class _Gpus:
     processes use the same one, for each may have been shown a device of its own.
     """
 
-    def __init__(self, db: NsysDatabase, actors: ActorIndex) -> None:
+    def __init__(self, db: NsysExport, actors: ActorIndex) -> None:
         self._actors = actors
         rows = db.rows("TARGET_INFO_GPU", ("id", "cuDevice", "uuid", "busLocation"))
         self._names = {gpu: str(uuid or bus or f"GPU {gpu}") for gpu, _, uuid, bus in rows}

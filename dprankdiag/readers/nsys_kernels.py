@@ -11,7 +11,7 @@ from dprankdiag.model.sources import KernelName, Shape
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import DEVICE_BITS, NO_DEVICE, PID_BITS, ActorIndex
-from dprankdiag.readers.nsys_database import NsysDatabase, Packed, Wanted, pack, want
+from dprankdiag.readers.nsys_export import NsysExport, Packed, Wanted, pack, want
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows
 from dprankdiag.readers.vocabulary import Vocabulary
@@ -21,22 +21,22 @@ _WANTED: tuple[Wanted | Packed, ...] = (
     want("start", absent=ABSENT_NS),
     want("end", absent=ABSENT_NS),
     pack(
-        f"((({{0}} >> {PID_BITS} << {DEVICE_BITS}) | ({{1}} & {NO_DEVICE})) << 1) | ({{2}} <> 0)",
+        lambda pid, device, node: (((pid >> PID_BITS << DEVICE_BITS) | (device & NO_DEVICE)) << 1) | (node != 0),
         want("globalPid"),
         want("deviceId"),
         want("graphNodeId"),
     ),
-    pack("({0} << 32) | ({1} & 4294967295)", want("streamId"), want("correlationId")),
+    pack(lambda stream, call: (stream << 32) | (call & 0xFFFFFFFF), want("streamId"), want("correlationId")),
     # Each name stands in for the other, so neither is -1 alone and its sign bits cannot cover its neighbour.
     pack(
-        "({0} << 32) | {1}",
+        lambda demangled, short: (demangled << 32) | short,
         want("demangledName", "shortName", absent=-1),
         want("shortName", "demangledName", absent=-1),
     ),
     # Largest launch dimensions in bits: grid 2^31-1, 65535, 65535; block 1024, 1024, 64.
     # Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications.
-    pack("((({0} << 16) | {1}) << 16) | {2}", *(want(name, absent=1) for name in ("gridX", "gridY", "gridZ"))),
-    pack("((({0} << 11) | {1}) << 11) | {2}", *(want(name, absent=1) for name in ("blockX", "blockY", "blockZ"))),
+    pack(lambda x, y, z: (((x << 16) | y) << 16) | z, *(want(f"grid{axis}", absent=1) for axis in "XYZ")),
+    pack(lambda x, y, z: (((x << 11) | y) << 11) | z, *(want(f"block{axis}", absent=1) for axis in "XYZ")),
 )
 _DTYPES = {
     "start_ns": "int64",
@@ -86,7 +86,7 @@ class _Shapes:
         return tuple(_shape(grids[code >> 32], blocks[code & 0xFFFFFFFF]) for code in both)
 
 
-def read_kernels(db: NsysDatabase) -> RawKernels:
+def read_kernels(db: NsysExport) -> RawKernels:
     """Read all kernels, in file order."""
     pairs, names, shapes = Vocabulary(), Vocabulary(), _Shapes()
     buffer = ColumnBuffer(_DTYPES, db.bound_rows(TABLE) if db.has(TABLE) else 0)
@@ -123,7 +123,7 @@ def place_kernels(raw: RawKernels, actors: ActorIndex) -> Columns:
     return sort_rows(columns)
 
 
-def name_kernels(db: NsysDatabase, raw: RawKernels) -> tuple[KernelName, ...]:
+def name_kernels(db: NsysExport, raw: RawKernels) -> tuple[KernelName, ...]:
     """Look up the kernels' names, in the order of name_id."""
     texts = fetch_texts(db, {number for pair in raw.name_pairs for number in pair})
     return tuple(KernelName(texts[demangled], texts[short]) for demangled, short in raw.name_pairs)

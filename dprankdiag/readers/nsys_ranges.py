@@ -12,7 +12,7 @@ from dprankdiag.model.traces import RANGES
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import ActorIndex, process_keys, thread_ids
-from dprankdiag.readers.nsys_database import NsysDatabase, want, want_flag
+from dprankdiag.readers.nsys_export import CutText, NsysExport, OneOf, want, want_flag
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows
 from dprankdiag.readers.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ _NO_TEXT = -1
 # Source: pytorch@v2.4 torch/csrc/profiler/standalone/nvtx_observer.cpp, and the exports it leaves behind.
 _SERIALS = (", seq = ", ", op_id = ", ", sizes = ")
 _SERIAL_TAIL = re.compile(r", (?:seq|op_id) = -?\d+.*|, sizes = .*", re.DOTALL)
-_ROWS = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN_NAME})"
+_ROWS = OneOf("eventType", (_THREAD_NAME, _PUSH_POP, _START_END, _DOMAIN_NAME))
 _WANTED = (
     want("start", absent=ABSENT_NS),
     want("end", absent=ABSENT_NS),
@@ -86,7 +86,7 @@ class PlacedRanges:
     opened: int
 
 
-def read_ranges(db: NsysDatabase) -> RawRanges:
+def read_ranges(db: NsysExport) -> RawRanges:
     """Read all ranges, in file order, and the names of threads and domains."""
     texts: dict[str, int] = {"": 0}
     ids, threads, domains = Vocabulary(), Vocabulary(), Vocabulary()
@@ -95,7 +95,7 @@ def read_ranges(db: NsysDatabase) -> RawRanges:
     if not db.has(TABLE, "eventType"):
         return RawRanges(buffer.finish(), threads.values(), (), [], {}, (), False)
     for start, end, kind, thread, domain, text_id, value, payload, text in db.batches(
-        TABLE, _WANTED, where=_ROWS, text=_express_text(db), texts=texts
+        TABLE, _WANTED, where=_ROWS, text=CutText("text", _SERIALS), texts=texts
     ):
         payloads |= bool(payload.any())
         by_id = (text == 0) & (text_id >= 0)
@@ -149,15 +149,7 @@ def strip_serials(name: str) -> str:
     return _SERIAL_TAIL.sub("", name)
 
 
-def _express_text(db: NsysDatabase) -> str:
-    """Write the SQL that takes the text of a row without its serial tail; empty where there is no text column."""
-    if not db.has(TABLE, "text"):
-        return "''"
-    cases = " ".join(f"WHEN instr(text, '{mark}') THEN substr(text, 1, instr(text, '{mark}') - 1)" for mark in _SERIALS)
-    return f"COALESCE(CASE {cases} ELSE CAST(text AS TEXT) END, '')"
-
-
-def _join_names(db: NsysDatabase, columns: Columns, texts: list[str], ids: Vocabulary) -> tuple[str, ...]:
+def _join_names(db: NsysExport, columns: Columns, texts: list[str], ids: Vocabulary) -> tuple[str, ...]:
     """Turn the column `text` (even: number of a text, odd: code of a text id) into positions of one list of names."""
     looked_up = fetch_texts(db, ids.values().tolist())
     pool: dict[str, int] = {}

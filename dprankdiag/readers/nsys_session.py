@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from dprankdiag.model.sources import Capture, Session
 from dprankdiag.readers.launch_arguments import expect_ranks
-from dprankdiag.readers.nsys_database import NsysDatabase
+from dprankdiag.readers.nsys_export import Like, NsysExport, OneOf
 
 _EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _NORMALIZED_FROM_NS = 10**17
 _KNOWN_SCHEMA_MAJOR = 3
 _LONGEST_DIAGNOSTIC = 300
+_WARNING = 2
+"""Severity of a DIAGNOSTIC_EVENT that is worth telling: 1 is information, 3 an error."""
 # Options worth comparing between the files of one deployment; a list of what may be kept, since the same table holds
 # the launcher's environment.
 _OPTIONS = (
@@ -56,7 +58,7 @@ class ExportFacts:
         return major.isdigit() and int(major) > _KNOWN_SCHEMA_MAJOR
 
 
-def read_export_facts(db: NsysDatabase) -> ExportFacts:
+def read_export_facts(db: NsysExport) -> ExportFacts:
     """Read the metadata table under either of its names; none of them is a legacy export."""
     facts: dict[str, str] = {}
     for table in _EXPORT_TABLES:
@@ -76,13 +78,13 @@ def read_export_facts(db: NsysDatabase) -> ExportFacts:
     )
 
 
-def read_session(db: NsysDatabase, facts: ExportFacts, start_ns: int, end_ns: int) -> Session:
+def read_session(db: NsysExport, facts: ExportFacts, start_ns: int, end_ns: int) -> Session:
     """Describe the session clock, given the span of the events read.
 
     `systemClockNs` is the boot clock at session start where the column exists. Times that the export normalised or
     shifted move the zero of the axis, so both clocks are moved with it.
     """
-    row = (db.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs"), "LIMIT 1") or [(None, None)])[0]
+    row = (db.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs"), limit=1) or [(None, None)])[0]
     utc, system = (value if isinstance(value, int) and value > 0 else None for value in row)
     is_utc = facts.is_utc or start_ns > _NORMALIZED_FROM_NS
     zero = (utc or 0) if is_utc else facts.shift_ns
@@ -98,16 +100,14 @@ def read_session(db: NsysDatabase, facts: ExportFacts, start_ns: int, end_ns: in
     )
 
 
-def read_capture(db: NsysDatabase, has_graph_rows: bool) -> Capture:
+def read_capture(db: NsysExport, has_graph_rows: bool) -> Capture:
     """Read how the capture was made, by allow-list; never the environment."""
     options: dict[str, list[str]] = {}
     of_process: dict[str, list[str]] = {}
     arguments: list[tuple[int, str]] = []
     command = ""
-    rows = (
-        db.rows("META_DATA_CAPTURE", ("name", "value"), "WHERE name NOT LIKE '%ENVIRON%'") if _has_options(db) else []
-    )
-    for name, value in rows:
+    rows = db.rows("META_DATA_CAPTURE", ("name", "value"), Like("name", "%ENVIRON%", is_opposite=True))
+    for name, value in rows if db.has("META_DATA_CAPTURE", "value") else ():
         if name in _OPTIONS:
             options.setdefault(name, []).append(str(value))
         elif (short := str(name).removeprefix("PROCESS_0:")) in _OPTIONS:
@@ -128,21 +128,14 @@ def read_capture(db: NsysDatabase, has_graph_rows: bool) -> Capture:
     )
 
 
-def _has_options(db: NsysDatabase) -> bool:
-    return db.has("META_DATA_CAPTURE", "name", "value")
-
-
-def _read_diagnostics(db: NsysDatabase) -> tuple[str, ...]:
-    if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
-        return ()
-    texts = [str(text) for (text,) in db.rows("DIAGNOSTIC_EVENT", ("text",), "WHERE severity >= 2")]
+def _read_diagnostics(db: NsysExport) -> tuple[str, ...]:
+    rows = db.rows("DIAGNOSTIC_EVENT", ("severity", "text")) if db.has("DIAGNOSTIC_EVENT", "text") else []
+    texts = [str(text) for severity, text in rows if isinstance(severity, int) and severity >= _WARNING]
     return tuple(dict.fromkeys(" ".join(text.split())[:_LONGEST_DIAGNOSTIC] for text in texts))
 
 
-def _read_host(db: NsysDatabase) -> str | None:
-    if not db.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
-        return None
-    rows = db.rows("TARGET_INFO_SYSTEM_ENV", ("value",), "WHERE name = 'Hostname' LIMIT 1")
+def _read_host(db: NsysExport) -> str | None:
+    rows = db.rows("TARGET_INFO_SYSTEM_ENV", ("value",), OneOf("name", ("Hostname",)), limit=1)
     return str(rows[0][0]) if rows and rows[0][0] else None
 
 

@@ -11,7 +11,7 @@ from dprankdiag.model.traces import COPIES, GRAPH_REPLAYS, OS_CALLS, OVERHEADS, 
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.column_buffer import ColumnBuffer
 from dprankdiag.readers.nsys_actors import ActorIndex, pair_keys, process_keys, thread_ids
-from dprankdiag.readers.nsys_database import NsysDatabase, Wanted, want
+from dprankdiag.readers.nsys_export import NsysExport, Wanted, want
 from dprankdiag.readers.nsys_names import fetch_texts
 from dprankdiag.readers.row_order import sort_rows
 
@@ -25,7 +25,7 @@ _WHOLE_CONTEXT = 0xFFFFFFFF
 _TRACER_OVERHEADS = (3, 4, 5)
 
 
-def read_copies(db: NsysDatabase, actors: ActorIndex) -> Columns:
+def read_copies(db: NsysExport, actors: ActorIndex) -> Columns:
     """Read memory copies, and memory sets as copies of kind 0.
 
     In place of `launch_ns` come `owner`, the first actor of the process, and `correlation`, to find the launch by.
@@ -44,7 +44,7 @@ def read_copies(db: NsysDatabase, actors: ActorIndex) -> Columns:
     return sort_rows(joined)
 
 
-def read_syncs(db: NsysDatabase, actors: ActorIndex) -> Columns:
+def read_syncs(db: NsysExport, actors: ActorIndex) -> Columns:
     """Read synchronisations; a wait for the whole context has no stream.
 
     Exports give device 0 for waits of processes that work on another device, so the process decides where the device
@@ -54,7 +54,7 @@ def read_syncs(db: NsysDatabase, actors: ActorIndex) -> Columns:
     return join_sorted(SYNCS, [_place_device_rows(columns, actors, by_process=True)])
 
 
-def read_graph_replays(db: NsysDatabase) -> Columns:
+def read_graph_replays(db: NsysExport) -> Columns:
     """Read whole-graph replays with their process and device, actors not yet known."""
     return _read(db, GRAPH_TABLE, _DEVICE | {"graph_id": want("graphId", "graphExecId", absent=ABSENT_ID)})
 
@@ -64,7 +64,7 @@ def place_graph_replays(columns: Columns, actors: ActorIndex) -> Columns:
     return join_sorted(GRAPH_REPLAYS, [_place_device_rows(columns, actors)])
 
 
-def read_os_calls(db: NsysDatabase, actors: ActorIndex) -> tuple[Columns, tuple[str, ...]]:
+def read_os_calls(db: NsysExport, actors: ActorIndex) -> tuple[Columns, tuple[str, ...]]:
     """Read the system calls of the actors' processes, and the names that their `name_id` counts in."""
     columns = _read(db, "OSRT_API", {"tid": want("globalTid"), "name": want("nameId", absent=-1)}, actors)
     used, name_id = np.unique(columns.pop("name"), return_inverse=True)
@@ -73,7 +73,7 @@ def read_os_calls(db: NsysDatabase, actors: ActorIndex) -> tuple[Columns, tuple[
     return join_sorted(OS_CALLS, [columns]), tuple(texts[number] for number in used.tolist())
 
 
-def read_overheads(db: NsysDatabase, actors: ActorIndex) -> Columns:
+def read_overheads(db: NsysExport, actors: ActorIndex) -> Columns:
     """Read the time that the profiler itself took in the actors' processes."""
     thread = {"tid": want("globalTid")}
     cupti = _read(db, "CUPTI_ACTIVITY_KIND_OVERHEAD", thread | {"kind": want("overheadType")}, actors)
@@ -88,7 +88,7 @@ def join_sorted(table: Table, parts: list[Columns]) -> Columns:
     return sort_rows(join_rows(table, narrowed))
 
 
-def _read(db: NsysDatabase, table: str, wanted: Mapping[str, Wanted], actors: ActorIndex | None = None) -> Columns:
+def _read(db: NsysExport, table: str, wanted: Mapping[str, Wanted], actors: ActorIndex | None = None) -> Columns:
     """Read columns as int64; rows without a valid span are dropped, with `actors` also those of other processes."""
     columns = _TIMES | dict(wanted)
     buffer = ColumnBuffer(dict.fromkeys(columns, "int64") | ({} if actors is None else {"rank": "int16"}), 1024)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.readers import nsys_database, nsys_folder
 from dprankdiag.readers.file_kinds import describe_content, is_torch_trace
-from dprankdiag.readers.nsys_database import list_tables
 from dprankdiag.readers.text_kinds import sniff_text
 
 NSYS_SQLITE = "nsys-sqlite"
+NSYS_PARQUET = "nsys-parquet"
 TORCH_JSON = "torch-json"
-_EXPECTED = "expected an Nsight Systems SQLite export or a torch profiler trace"
+_EXPECTED = "expected an Nsight Systems export (SQLite or parquetdir) or a torch profiler trace"
 _EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
 _HEADER_BYTES = 100
 _SHOWN_TABLES = 6
+_SHOWN_FOLDERS = 4
 _NSYS_TABLES = (
     "CUPTI_ACTIVITY_KIND_",
     "NVTX_EVENTS",
@@ -35,6 +38,8 @@ _NSYS_TABLES = (
 def sniff(path: Path) -> str:
     """Return the kind of input that a file is: "nsys-sqlite", "torch-json", "wait-matrix" or "flight-recorder".
 
+    A folder that holds the tables of a parquetdir export is one input, "nsys-parquet".
+
     Never blocks: anything but a regular file is refused before it is opened.
 
     Raises:
@@ -42,6 +47,8 @@ def sniff(path: Path) -> str:
         InputError: it is something else; says what, what was expected, and the command that helps.
         DamagedInput: it is of the right kind but cut short, locked, empty or broken.
     """
+    if is_export_folder(path):
+        return NSYS_PARQUET
     size = _check_regular(path)
     head = _read_head(path)
     if size == 0:
@@ -51,11 +58,46 @@ def sniff(path: Path) -> str:
     if not _MAGIC.startswith(head[: len(_MAGIC)]):
         if (kind := sniff_text(path, head, size)) is not None:
             return kind
-        what, mend = describe_content(path, head)
+        what, mend = _describe_table(path) or describe_content(path, head)
         raise InputError(f"{what}, {_EXPECTED_ANY}", where=str(path), mend=mend)
     _check_journal(path)
     _check_whole(path, head, size)
-    return _judge_tables(path, list_tables(path))
+    return _judge_tables(path, nsys_database.list_tables(path))
+
+
+def is_export_folder(path: Path) -> bool:
+    """Say whether a path is a folder with the tables of an Nsight Systems parquetdir export, by their names."""
+    try:
+        return path.is_dir() and _are_of_export(nsys_folder.list_tables(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _refuse_folder(path: Path) -> InputError:
+    """Say why a folder is no input, and what to give in its place."""
+    try:
+        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        folders = [entry for entry in entries if entry.is_dir()]
+    except OSError as error:
+        return InputError(f"cannot list the folder ({error.strerror})", where=str(path), mend="ask for read access")
+    if not entries:
+        return InputError("no files in it", where=str(path), mend="name a folder that holds exports")
+    if len(folders) < len(entries):
+        return InputError(f"a folder, {_EXPECTED}", where=str(path), mend="name the files in it")
+    named = " ".join(shlex.quote(str(folder)) for folder in folders[:_SHOWN_FOLDERS])
+    more = f" ({len(folders)} in all)" if len(folders) > _SHOWN_FOLDERS else ""
+    return InputError(
+        "no files in it, only folders, and none is a parquetdir export",
+        where=str(path),
+        mend=f"give the folders of one run: dprankdiag analyze {named}{more}",
+    )
+
+
+def _describe_table(path: Path) -> tuple[str, str] | None:
+    """Describe a file that is a table of a parquetdir export; the folder is the input."""
+    if path.suffix != nsys_folder.SUFFIX or not is_export_folder(path.parent):
+        return None
+    return "one table of a parquetdir export", f"give its folder: dprankdiag analyze {shlex.quote(str(path.parent))}"
 
 
 def _check_regular(path: Path) -> int:
@@ -68,7 +110,7 @@ def _check_regular(path: Path) -> int:
     except (OSError, ValueError) as error:
         raise UsageError(f"not a usable path ({error})", where=str(path)) from error
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"a folder, {_EXPECTED}", where=str(path), mend="name the files in it")
+        raise _refuse_folder(path)
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"not a regular file (pipe, socket or device), {_EXPECTED}", where=str(path))
     return status.st_size
@@ -114,8 +156,12 @@ def _check_whole(path: Path, head: bytes, size: int) -> None:
         raise DamagedInput(f"incomplete copy or export, {size} of {expected} bytes", where=str(path), mend=_AGAIN)
 
 
+def _are_of_export(tables: list[str]) -> bool:
+    return "StringIds" in tables and any(table.startswith(_NSYS_TABLES) for table in tables)
+
+
 def _judge_tables(path: Path, tables: list[str]) -> str:
-    if "StringIds" in tables and any(table.startswith(_NSYS_TABLES) for table in tables):
+    if _are_of_export(tables):
         return NSYS_SQLITE
     if not tables:
         raise DamagedInput(f"a SQLite database without tables, {_EXPECTED}", where=str(path), mend="export it again")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.readers.arrow_columns import number_texts, view_integers
 from dprankdiag.readers.base import Array
 
 _ARROW_ROWS = 8_192
@@ -161,27 +162,12 @@ def _split_arrow(batch: Any, query: Query) -> list[Array]:
     columns = batch.columns
     if any(column.type != pa.int64() or column.null_count for column in columns[: query.integers]):
         raise _AdbcStopped("a column that is not all integers")
-    split = [_view_integers(column, np.int64) for column in columns[: query.integers]]
+    split = [view_integers(column, np.int64) for column in columns[: query.integers]]
     if query.texts is not None:
         if columns[-1].type != pa.string() or columns[-1].null_count:
             raise _AdbcStopped("a column that is not all text")
-        split.append(_number_arrow_texts(columns[-1], query.texts))
+        split.append(number_texts(columns[-1].cast(pa.binary()), query.texts))
     return split
-
-
-def _number_arrow_texts(column: Any, texts: dict[str, int]) -> Array:
-    import pyarrow as pa
-
-    encoded = column.cast(pa.binary()).dictionary_encode()
-    distinct = [raw.decode("utf-8", "replace") for raw in encoded.dictionary.to_pylist()]
-    numbers = np.array([texts.setdefault(text, len(texts)) for text in distinct], np.int64)
-    return np.take(numbers, _view_integers(encoded.indices, np.int32))
-
-
-def _view_integers(column: Any, dtype: type[np.integer[Any]]) -> Array:
-    """View an Arrow array without nulls; its own `to_numpy` would import pandas."""
-    view = np.frombuffer(column.buffers()[1], dtype)
-    return view[column.offset : column.offset + len(column)]
 
 
 def _stream_python(connection: sqlite3.Connection, query: Query, skip: int) -> Generator[list[Array], None, str]:

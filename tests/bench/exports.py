@@ -33,10 +33,11 @@ class Size:
 
 
 LARGE = Size(8, 4_000_000)
+MILLION = Size(8, 1_000_000)
 TENTH = Size(8, 400_000)
 MANY_RANKS = Size(64, 4_000_000)
 SMALL = Size(8, 36_000)
-SIZES = {"large": LARGE, "tenth": TENTH, "many-ranks": MANY_RANKS, "small": SMALL}
+SIZES = {"large": LARGE, "million": MILLION, "tenth": TENTH, "many-ranks": MANY_RANKS, "small": SMALL}
 
 
 def plan(size: Size) -> World:
@@ -56,6 +57,18 @@ class Exports:
     def large(self) -> Path:
         """8 ranks, 4 million kernels."""
         return self._write("large")
+
+    @cached_property
+    def million(self) -> Path:
+        """8 ranks, a million kernels."""
+        return self._write("million")
+
+    @cached_property
+    def million_folder(self) -> Path:
+        """The same million kernels as a parquetdir."""
+        folder = self._folder / "million"
+        subprocess.run([sys.executable, "-m", "tests.parquetdir", str(self.million), str(folder)], check=True)
+        return folder
 
     @cached_property
     def tenth(self) -> Path:

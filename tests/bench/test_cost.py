@@ -18,6 +18,10 @@ def _wall(weight: Weight) -> float:
     return weight.wall_s
 
 
+def _peak(weight: Weight) -> float:
+    return weight.peak_bytes
+
+
 def _note(figures: list[Figure], figure: Figure) -> None:
     figures.append(figure)
     assert figure.holds, figure.row()
@@ -54,6 +58,16 @@ def test_memory_is_bounded_by_the_kernels(exports: Exports, figures: list[Figure
     how = "peak of `analyze` less peak of Python with the same imports; once"
     assert verdict.peak_bytes < 10**9
     _note(figures, Figure("memory a kernel", per_kernel, 64.0, how, unit="bytes"))
+
+
+def test_a_parquetdir_costs_about_what_the_same_export_in_sqlite_does(exports: Exports, figures: list[Figure]) -> None:
+    folder, file = weigh_in_turn((commands.analyze(exports.million_folder), commands.analyze(exports.million)), 5)
+    how = "`analyze` of a million kernels; median of 5"
+    wall = middle(folder, _wall) / middle(file, _wall)
+    memory = middle(folder, _peak) / middle(file, _peak)
+    assert json.loads(folder[0].output)["findings"] == json.loads(file[0].output)["findings"]
+    _note(figures, Figure("wall, parquetdir against SQLite", wall, 1.2, how))
+    _note(figures, Figure("memory, parquetdir against SQLite", memory, 1.5, how))
 
 
 def test_ten_times_the_kernels_take_about_ten_times_as_long(exports: Exports, figures: list[Figure]) -> None:

@@ -7,13 +7,22 @@ import pytest
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.pipelines.inputs import Inputs, read_inputs
+from tests.parquetdir import write_parquetdir
 from tests.readers.builders import ExportBuilder
 
 
-def write_export(path: Path, kernels: int = 3) -> Path:
+def write_export(path: Path, kernels: int = 3, pid: int = 5) -> Path:
     with ExportBuilder(path) as export:
         for number in range(kernels):
-            export.kernel(5, 100 * number, 100 * number + 50)
+            export.kernel(pid, 100 * number, 100 * number + 50)
+    return path
+
+
+def write_folder(path: Path, pid: int = 5) -> Path:
+    """Write a parquetdir, and nothing beside it."""
+    source = write_export(path.with_name(f"{path.name}.made"), pid=pid)
+    write_parquetdir(source, path)
+    source.unlink()
     return path
 
 
@@ -102,6 +111,55 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         read_inputs([tmp_path])
 
 
+def test_a_parquetdir_is_one_input(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "run")
+    inputs = read_inputs([folder])
+    assert [reading.source.path for reading in inputs.readings] == [str(folder)]
+    assert inputs.readings[0].source.kind == "nsys-parquet"
+    assert inputs.unusable == ()
+
+
+def test_a_folder_stands_for_the_parquetdirs_in_it_beside_its_files(tmp_path: Path) -> None:
+    write_folder(tmp_path / "rank_10", pid=10)
+    write_folder(tmp_path / "rank_2", pid=2)
+    write_export(tmp_path / "rank_3.sqlite", pid=3)
+    write_notes(tmp_path / "notes.txt")
+    (tmp_path / "empty").mkdir()
+    inputs = read_inputs([tmp_path])
+    assert names_read(inputs) == ["rank_10", "rank_2", "rank_3.sqlite"]
+    assert names_unusable(inputs) == {"notes.txt": "skipped"}
+
+
+def test_a_broken_parquetdir_in_a_folder_costs_only_itself(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    for table in write_folder(tmp_path / "run").iterdir():
+        table.write_bytes(b"")
+    inputs = read_inputs([tmp_path])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert names_unusable(inputs) == {"run": "unused"}
+    assert inputs.unusable[0].kind == "nsys-parquet"
+    assert "none of its tables can be read" in inputs.unusable[0].warnings[0]
+
+
+def test_a_folder_of_folders_is_answered_with_those_to_give(tmp_path: Path) -> None:
+    for name in ("b run", "a", "c", "d", "e"):
+        (tmp_path / name).mkdir()
+        write_export(tmp_path / name / "run.sqlite")
+    with pytest.raises(InputError, match="only folders") as raised:
+        read_inputs([tmp_path])
+    assert raised.value.where == str(tmp_path)
+    given = f"{tmp_path}/a '{tmp_path}/b run' {tmp_path}/c {tmp_path}/d (5 in all)"
+    assert raised.value.mend == f"give the folders of one run: dprankdiag analyze {given}"
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_of_folders_beside_other_inputs_is_passed_over_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    inputs = read_inputs([write_export(tmp_path / "a.sqlite"), tmp_path / "outer"])
+    assert names_read(inputs) == ["a.sqlite"]
+    assert names_unusable(inputs) == {"outer": "skipped"}
+
+
 def test_a_folder_without_exports_is_an_error(tmp_path: Path) -> None:
     write_notes(tmp_path / "notes.txt")
     with pytest.raises(InputError, match="text file"):
@@ -149,3 +207,17 @@ def test_progress_names_each_file_and_runs_forward(tmp_path: Path) -> None:
 def test_files_read_at_the_same_time_come_in_the_order_given(tmp_path: Path) -> None:
     paths = [write_export(tmp_path / f"{name}.sqlite") for name in "dcba"]
     assert names_read(read_inputs(paths, jobs=3)) == [path.name for path in paths]
+
+
+def test_a_closed_folder_in_a_folder_is_told(tmp_path: Path) -> None:
+    write_export(tmp_path / "a.sqlite")
+    closed = write_folder(tmp_path / "rank_1")
+    closed.chmod(0)
+    if os.access(closed, os.R_OK):
+        pytest.skip("this user may list everything")
+    try:
+        inputs = read_inputs([tmp_path])
+        assert names_unusable(inputs) == {"rank_1": "skipped"}
+        assert "cannot list the folder" in inputs.unusable[0].warnings[0]
+    finally:
+        closed.chmod(0o755)

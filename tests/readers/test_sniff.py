@@ -91,7 +91,7 @@ def test_a_report_is_answered_with_the_export_command(tmp_path: Path, suffix: st
 def test_foreign_content_is_named(tmp_path: Path, content: bytes, what: str) -> None:
     with pytest.raises(InputError, match=what) as caught:
         sniff(write(tmp_path / "input", content))
-    assert "expected an Nsight Systems SQLite export" in str(caught.value)
+    assert "expected an Nsight Systems export (SQLite or parquetdir)" in str(caught.value)
     assert caught.value.mend
 
 
