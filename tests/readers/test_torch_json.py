@@ -144,6 +144,37 @@ def test_events_of_another_shape_are_left_out_and_counted(tmp_path: Path) -> Non
     assert any("2 events could not be read" in warning for warning in reading.source.warnings)
 
 
+BEYOND = 10**30
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ts": BEYOND}, {"ts": 1e300}, {"ts": "1e999999"}, {"dur": BEYOND}, {"cat": ["kernel"]}, {"cat": {"kernel": 1}},
+    ],
+)  # fmt: skip
+def test_an_event_with_numbers_beyond_all_measure_is_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
+    path = torch.write(tmp_path / "t.json", [torch.kernel(0, 100), torch.kernel(200, 300) | damage])
+    assert count_rows(read(path).tables["kernels"]) == 1
+
+
+@pytest.mark.parametrize("key", ["correlation", "stream", "device", "Seq", "In msg nelems"])
+def test_a_number_beyond_all_measure_counts_as_absent(tmp_path: Path, key: str) -> None:
+    told = {"Process Group Name": "dp", "dtype": "BFloat16", "In msg nelems": 8, "Seq": 1}
+    path = torch.write(tmp_path / "t.json", [torch.kernel(0, 100, **told | {key: BEYOND})])
+    assert count_rows(read(path).tables["kernels"]) == 1
+    copy = torch.kernel(0, 100) | {"cat": "gpu_memcpy", "name": "Memcpy DtoH"}
+    copy["args"]["bytes"] = BEYOND
+    assert read(torch.write(tmp_path / "c.json", [copy])).tables["copies"]["size_bytes"].tolist() == [0]
+
+
+def test_json_nested_beyond_all_measure_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"schemaVersion": 1, "deep": ' + "[" * 200_000 + "]" * 200_000 + ', "traceEvents": []}')
+    with pytest.raises(DamagedInput, match="nested"):
+        read(path)
+
+
 def test_names_that_are_no_text_are_mended(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(torch.text(torch.one_rank()).replace(b'"gemm"', b'"ge\xff\xfemm"'))
