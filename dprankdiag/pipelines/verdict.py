@@ -142,12 +142,17 @@ def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str
         return f"No rank stands out, but all ranks alike are slow: {slow.summary}"
     if status == "healthy":
         steps = sum(group.n_steps for group in part.observed.groups)
-        return f"No rank holds the others back: {steps} steps compared on {_count_ranks(part)} ranks"
+        return describe_even(steps, _count_ranks(part))
     if reasons or not findings:
         return "Cannot tell which rank is slow: " + (
             reasons[0] if reasons else "the ranks are not compared well enough"
         )
     return f"Nothing that calls for action, and not surely healthy either: {findings[0].summary}"
+
+
+def describe_even(steps: int, ranks: int) -> str:
+    """Say that the ranks are even, and how much was compared."""
+    return f"No rank holds the others back: {steps} steps compared on {ranks} ranks"
 
 
 def _count_ranks(part: Part) -> int:

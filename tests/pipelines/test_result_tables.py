@@ -161,7 +161,8 @@ def test_a_table_that_lacks_a_column_counts_as_not_saved() -> None:
             if not column.nullable:
                 assert found is None
             else:
-                assert found is not None and (found[column.name] == -1).all()
+                assert found is not None
+                assert (found[column.name] == -1).all()
         newer = {**tables[table.name], "of_tomorrow": np.zeros(1)}
         assert find_table({table.name: newer}, table) is not None
 

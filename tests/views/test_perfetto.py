@@ -131,7 +131,8 @@ def test_where_collectives_run_beside_work_arrows_lead_from_what_came_before_the
     outcome = diagnose(write_world(OVERLAP_WORLDS["overlap_slow_gpu"], tmp_path))
     result = outcome.diagnosis, outcome.tables
     begins, ends = ({event["id"]: event for event in _events(result, ph=phase)} for phase in "sf")
-    assert len(begins) > 50 and set(begins) == set(ends)
+    assert len(begins) > 50
+    assert set(begins) == set(ends)
     assert {event["tid"] for event in begins.values()} == {2 + 1}
     assert all(begins[number]["ts"] < ends[number]["ts"] for number in begins)
     work = _events(result, ph="X", cat="segment", tid=2 + 1)
