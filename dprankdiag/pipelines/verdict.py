@@ -33,6 +33,7 @@ from dprankdiag.units import format_ns, format_ratio
 FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
 JUDGED = frozenset(classifier.cause for classifier in ALL)
+NAME_THEM = "dprankdiag kernels TRACE shows the names nobody knows; name them with --patterns"
 CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
 
 
@@ -249,9 +250,17 @@ def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
             yield abstention
     if not part.observed.groups and part.observed.reasons:
         recapture = load_inputs()["trace-graph" if whole else "trace-kernels-calls"].get_it_with
+        if not whole and _has_unknown_collectives(part):
+            recapture = NAME_THEM
         for cause in CLASSES:
             if cause not in said:
                 yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
+
+
+def _has_unknown_collectives(part: Part) -> bool:
+    """Tell whether several ranks ran kernels and none of these is known to be a collective."""
+    kernels = sum(source.kernels for source in part.trace.sources)
+    return kernels > 0 and len(part.trace.ranks) > 1 and part.observed.calls == 0
 
 
 def _hidden_in_graphs() -> Iterator[Abstention]:
