@@ -85,7 +85,10 @@ def _join_abstentions(parts: Sequence[Diagnosis]) -> Iterator[Abstention]:
     for by_engine in said.values():
         first = next(iter(by_engine.values()))
         if len(by_engine) < len(parts) or any(item.reason != first.reason for item in by_engine.values()):
-            text = "; ".join(f"{engine}: {item.reason}" for engine, item in by_engine.items())
+            engines: dict[str, list[str]] = {}
+            for engine, item in by_engine.items():
+                engines.setdefault(item.reason, []).append(engine)
+            text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in engines.items())
             lacked = tuple(sorted({name for item in by_engine.values() for name in item.lacked}))
             help_with = next((item.get_it_with for item in by_engine.values() if item.get_it_with), None)
             first = Abstention(first.cause, text, lacked, help_with)

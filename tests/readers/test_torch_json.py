@@ -299,6 +299,32 @@ def test_two_engines_in_one_call_are_judged_apart(tmp_path: Path, names: tuple[s
     assert all("engines" in trace.notes[0] for trace in traces)
 
 
+def test_stages_that_sglang_profiles_apart_are_judged_apart(tmp_path: Path) -> None:
+    readings = []
+    for stage, begin in (("EXTEND", 0), ("DECODE", 400)):
+        for rank in range(2):
+            path = tmp_path / f"1780999997.65{rank}-TP-{rank}-DP-{rank}-EP-{rank}-{stage}.trace.json.gz"
+            readings.append(read(torch.write(path, [torch.kernel(begin, begin + 10 + rank)], rank=rank)))
+    traces = gather(readings)
+    assert {(trace.ranks[0].engine, trace.ranks[0].role, len(trace.ranks)) for trace in traces} == {
+        ("EXTEND", "prefill", 2),
+        ("DECODE", "decode", 2),
+    }
+
+
+def test_recordings_of_different_times_bear_the_names_of_their_folders(tmp_path: Path) -> None:
+    readings = []
+    for folder, day in (("prefill", 0), ("decode", 1)):
+        (tmp_path / folder).mkdir()
+        for rank in range(2):
+            content = torch.document([torch.kernel(0, 10 + rank)], rank=rank)
+            content["baseTimeNanoseconds"] += day * 86_400 * 10**9
+            path = tmp_path / folder / f"r{rank}.json"
+            path.write_text(json.dumps(content))
+            readings.append(read(path))
+    assert [trace.ranks[0].engine for trace in gather(readings)] == ["prefill", "decode"]
+
+
 def test_a_rank_given_twice_is_refused(tmp_path: Path) -> None:
     readings = [
         read(torch.write(tmp_path / f"{name}.json", [torch.kernel(k, 9)], rank=1)) for k, name in enumerate("ab")
