@@ -75,8 +75,8 @@ class Window(click.ParamType[tuple[float, float]]):
 def command(context: click.Context, /, **given: Any) -> int:
     """Diagnose recordings, or print a .dprank bundle again.
 
-    PATH is a file or folder: Nsight Systems SQLite exports, a receive-wait matrix (CSV), or Flight Recorder dumps of
-    all ranks (JSON); any mix of one deployment.
+    PATH is a file or folder: Nsight Systems SQLite exports, torch profiler traces of all ranks (JSON, also gzip), a
+    receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart.
     """
     paths: Sequence[Path] = given["paths"]
     _check_inputs(given)

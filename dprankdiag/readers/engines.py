@@ -19,7 +19,6 @@ _EXTEND = "extend"
 """What SGLang calls a prefill in the names of its traces."""
 
 
-
 def part_engines(
     readings: Sequence[Reading], numbers: Sequence[int], otherwise: str = DEFAULT
 ) -> list[tuple[str, list[int]]]:
