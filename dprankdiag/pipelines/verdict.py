@@ -12,6 +12,7 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
 from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers.base import say_unrecorded
 from dprankdiag.model.diagnosis import (
     Abstention,
     CauseLoss,
@@ -90,12 +91,11 @@ def _hiding(part: Part) -> Iterator[str]:
     steps = sum(group.n_steps for group in part.observed.groups)
     if steps < FEWEST_STEPS:
         yield f"only {steps} comparable steps were recorded"
+    if part.trace.missing_ranks:
+        yield say_unrecorded(part.trace.missing_ranks)
     for source in part.trace.sources:
         if source.status == "partial":
             yield f"{source.path} could be read only in part"
-    if part.trace.missing_ranks:
-        missing = ", ".join(str(rank) for rank in part.trace.missing_ranks)
-        yield f"rank {missing} was not recorded"
     if (beyond := _left_out_ratio(part)) >= WARNING:
         yield f"steps that could not be compared take {format_ratio(beyond)} of the time more than as many others would"
     ratio = part.observed.matched_ratio
@@ -287,7 +287,8 @@ def _notes(part: Part, reasons: Sequence[str]) -> Iterator[str]:
         if part.observed.groups:
             yield f"{refusal.channel}: {refusal.reason}"
     if part.observed.left_out:
-        yield f"{part.observed.left_out} steps of rare or incomplete kinds were left out"
+        count = "1 step" if part.observed.left_out == 1 else f"{part.observed.left_out} steps"
+        yield f"{count} of rare or incomplete kinds left out"
     for group in part.observed.groups:
         if group.basis == "meeting":
             yield "no step borders show: every collective stands for itself"

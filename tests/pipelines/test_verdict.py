@@ -66,6 +66,7 @@ def test_no_group_at_all_is_inconclusive_with_the_reason_and_an_abstention_a_cla
     [
         ({"sources": [source(path="x.sqlite", status="partial")]}, "x.sqlite could be read only in part"),
         ({"missing_ranks": (7,)}, "rank 7 was not recorded"),
+        ({"missing_ranks": (4, 5, 6, 7, 9)}, "ranks 4-7, 9 were not recorded"),
         ({"matched": 0.7}, "70 % of the collective calls"),
     ],
 )
