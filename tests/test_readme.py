@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from dprankdiag.catalog.kernels import FAMILIES, load_kernels
+from dprankdiag.cli.analyze import command
 from dprankdiag.cli.base import VERBS
 from tests.golden.update import README, ROOT, list_output_blocks, run_shown
 
@@ -51,3 +53,20 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"(?:\]\(|src(?:set)?=\")([^)#\"]+)", document.read_text("utf-8")):
         if "://" not in target:
             assert (document.parent / target).exists(), target
+
+
+def test_the_patterns_shown_name_kernels(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "recording.md").read_text("utf-8"), re.DOTALL)
+    path = tmp_path / "patterns.toml"
+    path.write_text(shown)
+    catalog = load_kernels(path)
+    family, operation = catalog.classify("void my_gather_kernel<float>(float*)", "my_gather_kernel")
+    assert (FAMILIES[family], operation) == ("collective", "all_gather")
+    assert FAMILIES[catalog.classify("my_merge_splits", "my_merge_splits")[0]] == "attention"
+
+
+def test_every_kind_of_input_is_in_the_readme_and_in_the_help() -> None:
+    help_text = " ".join((command.help or "").split())
+    for kind in ("Nsight Systems SQLite exports", "torch profiler traces", "receive-wait matrix", "Flight Recorder"):
+        assert kind in MARKDOWN
+        assert kind in help_text

@@ -59,8 +59,12 @@ def count_members(grid: StepGrid) -> IntArray:
 
 
 def digest_order(grid: StepGrid) -> str:
-    """Digest which operations a step meets in, and how many ranks each joins; equal for steps that may be compared."""
-    order = [f"{operation}/{members}" for operation, members in zip(grid.operation, count_members(grid), strict=True)]
+    """Digest which operations a step meets in, and how many ranks each joins; equal for steps that may be compared.
+
+    Where work stands still for a call beside it depends on who is late, and makes no other kind of step.
+    """
+    members = count_members(grid)
+    order = [f"{grid.operation[k]}/{members[k]}" for k in grid.meetings]
     return blake2b(" ".join(order).encode(), digest_size=8).hexdigest()
 
 
@@ -72,8 +76,8 @@ def sum_transfers(grid: StepGrid) -> dict[tuple[str, int], tuple[int, FloatArray
     """
     sizes = count_members(grid).tolist()
     places: dict[tuple[str, int], list[int]] = {}
-    for position, pair in enumerate(zip(grid.operation, sizes, strict=True)):
-        places.setdefault(pair, []).append(position)
+    for position in grid.meetings:
+        places.setdefault((grid.operation[position], sizes[position]), []).append(position)
     return {
         pair: (len(chosen), grid.transfer[:, chosen].mean(axis=2).sum(axis=1).astype(np.float64))
         for pair, chosen in sorted(places.items())

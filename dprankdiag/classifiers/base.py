@@ -197,8 +197,12 @@ def unseen_member(seen: Observations) -> str | None:
     """Say why nobody can be named while a member of the group was not recorded."""
     if not seen.abilities.missing_ranks:
         return None
-    missing = ", ".join(str(rank) for rank in seen.abilities.missing_ranks)
-    return f"rank {missing} was not recorded: the slowest member may be the one that is not seen"
+    return f"{say_unrecorded(seen.abilities.missing_ranks)}: the slowest member may be the one that is not seen"
+
+
+def say_unrecorded(ranks: Sequence[int]) -> str:
+    """Say which ranks were not recorded."""
+    return f"{name_numbers(ranks)} {'was' if len(ranks) == 1 else 'were'} not recorded"
 
 
 def line_evidence(line: Line, n_ranks: int) -> list[Evidence]:

@@ -18,6 +18,7 @@ from dprankdiag.views.base import FORMATS, SUFFIXES, load_view
 if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
     from dprankdiag.model.schema import Columns
+    from dprankdiag.model.sources import Source
 
 FILE = click.Path(path_type=Path, readable=False)
 
@@ -74,8 +75,8 @@ class Window(click.ParamType[tuple[float, float]]):
 def command(context: click.Context, /, **given: Any) -> int:
     """Diagnose recordings, or print a .dprank bundle again.
 
-    PATH is a file or folder: Nsight Systems SQLite exports, a receive-wait matrix (CSV), or Flight Recorder dumps of
-    all ranks (JSON); any mix of one deployment.
+    PATH is a file or folder: Nsight Systems SQLite exports, torch profiler traces of all ranks (JSON, also gzip), a
+    receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart.
     """
     paths: Sequence[Path] = given["paths"]
     _check_inputs(given)
@@ -86,7 +87,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
     write_outputs(given["outputs"], diagnosis, tables)
     if not given["quiet"]:
-        _warn_of_inputs(diagnosis)
+        warn_of_inputs(diagnosis.inputs)
     return FAIL_ON_REACHED if any(_CONDITIONS[name](diagnosis) for name in given["fail_on"]) else ANSWERED
 
 
@@ -145,10 +146,13 @@ def _reopen(bundle: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> tu
     return load_bundle(bundle)
 
 
-def _warn_of_inputs(diagnosis: Diagnosis) -> None:
-    for source in diagnosis.inputs:
+def warn_of_inputs(sources: Sequence[Source]) -> None:
+    """Say on standard error which inputs could not be used, or only in part."""
+    for source in sources:
         if source.status != "used":
-            reason = source.warnings[0] if source.warnings else "see inputs in the result"
+            reason = source.warnings[0] if source.warnings else "see inputs in the diagnosis"
+            # A file that could not be read names itself.
+            reason = reason.removeprefix(f"{source.path}: ")
             write_error(f"warning: {source.path}: {source.status}: {reason}")
 
 

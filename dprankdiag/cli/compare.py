@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dprankdiag.cli.analyze import FILE, check_exists
+from dprankdiag.cli.analyze import FILE, check_exists, warn_of_inputs
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_text
-from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
+from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     doors = open_doors(context)
     sides = [_obtain(given[name], given, doors) for name in ("before", "after")]
     if not given["quiet"]:
-        _warn_of_inputs(sides)
+        warn_of_inputs([source for side in sides for source in side.diagnosis.inputs])
     comparison = doors.compare(*sides)
     from dprankdiag.views.comparison import render
 
@@ -101,14 +101,6 @@ def _obtain(path: Path, given: Mapping[str, Any], doors: Doors) -> Input:
     finally:
         progress.close()
     return Input(outcome.diagnosis, outcome.tables, str(path))
-
-
-def _warn_of_inputs(sides: Sequence[Input]) -> None:
-    for side in sides:
-        for source in side.diagnosis.inputs:
-            if source.status != "used":
-                reason = source.warnings[0] if source.warnings else "see the diagnosis"
-                write_error(f"warning: {source.path}: {source.status}: {reason}")
 
 
 def _got_worse(*severities: str) -> Callable[[Comparison], bool]:

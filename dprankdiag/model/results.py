@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.model.schema import Column, Columns, Table
+from dprankdiag.model.schema import ABSENT_ID, Column, Columns, Table
 
 WORK = ("attention", "expert", "probe", "other", "contention")
 """What a rank is busy with: attention and KV writes, expert GEMMs, work equal on all ranks, other work, and how much
@@ -119,7 +119,14 @@ WORST_MEETINGS = Table(
         Column("wait_ns", "int64", "ns", "from its arrival to the last one"),
         Column("end_ns", "int64", "ns", "end of its call; what follows the wait is transfer"),
         Column("work_ns", "int64", "ns", "work in its segment; the rest of the segment is idle"),
-        Column("last_rank", "int32", "id", "rank that came last to the meeting; -1 if unknown", nullable=True),
+        Column("last_rank", "int32", "id", "rank that came last to what is waited for; -1 if unknown", nullable=True),
+        Column(
+            "awaited",
+            "int32",
+            "id",
+            "position of the meeting waited for: the own, of a join that of its call; -1 if unknown",
+            nullable=True,
+        ),
     ),
 )
 
@@ -139,13 +146,16 @@ RESULT_TABLES = (
 def find_table(tables: Mapping[str, Mapping[str, np.ndarray[Any, Any]]], table: Table) -> Columns | None:
     """Return the declared columns of a saved table; None if the table or a column of it was not saved.
 
-    Columns that a newer version added are left out.
+    Columns that a newer version added are left out; ids that may be absent are, where an older version saved none.
 
     Raises:
         TableError: a column is of another kind of dtype or of another length.
     """
-    saved = tables.get(table.name, {})
+    saved = dict(tables.get(table.name, {}))
     names = [column.name for column in table.columns]
+    if saved:
+        absent = np.full(len(next(iter(saved.values()))), ABSENT_ID)
+        saved = {column.name: absent.astype(column.dtype) for column in table.columns if column.nullable} | saved
     if any(name not in saved for name in names):
         return None
     return table.check({name: saved[name] for name in names})

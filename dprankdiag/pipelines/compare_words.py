@@ -14,6 +14,7 @@ _VERDICT_WORDS: dict[ComparisonVerdict, str] = {
     "unchanged": "No significant change",
     "not_comparable": "Not comparable",
 }
+UNNAMED = "default"
 MOST_CAUSES = 2
 """Causes that the headline names."""
 
@@ -105,7 +106,7 @@ def describe_step(step: Change) -> str:
 def summarise_cause(change: CauseChange, *, comparable: bool) -> str:
     """Say in one sentence what became of a cause; of recordings that cannot be compared, only where it was found."""
     cause = change.cause
-    after, before = _name_ranks(change.after_ranks), _name_ranks(change.before_ranks)
+    after, before = (_name_ranks(ranks, change.engine) for ranks in (change.after_ranks, change.before_ranks))
     cost = _describe_cost(change)
     if not comparable:
         sides = [f"before{before}"] * bool(change.before_severity) + [f"after{after}"] * bool(change.after_severity)
@@ -117,16 +118,20 @@ def summarise_cause(change: CauseChange, *, comparable: bool) -> str:
         doubt = f" (it could not be judged before: {change.unjudged})" if change.unjudged else ""
         return f"{cause}{after} is new{cost}{doubt}"
     if change.presence == "moved":
-        return f"{cause} moved from{before.removeprefix(' on') or ' no rank'} to{after.removeprefix(' on')}{cost}"
+        old = before.removeprefix(" on") if change.before_ranks else " no rank"
+        new = after.removeprefix(" on") if change.after_ranks else " no rank"
+        return f"{cause} moved from{old} to{new}{cost}"
     renamed = f", told as {change.earlier_cause} before," if change.earlier_cause else ""
     return f"{cause}{after}{renamed} stayed{cost}"
 
 
-def _name_ranks(ranks: Sequence[int]) -> str:
+def _name_ranks(ranks: Sequence[int], engine: str) -> str:
+    """Name ranks, with their engine where it has a name: engines number their ranks alike."""
+    of_engine = "" if engine in ("", UNNAMED) else f" of {engine}"
     if not ranks:
-        return ""
+        return of_engine
     noun = "rank" if len(ranks) == 1 else "ranks"
-    return f" on {noun} {', '.join(str(rank) for rank in ranks)}"
+    return f" on {noun} {', '.join(str(rank) for rank in ranks)}{of_engine}"
 
 
 def _describe_cost(change: CauseChange) -> str:

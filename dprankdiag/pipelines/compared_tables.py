@@ -85,7 +85,7 @@ def _kind(seen: Observations, group_id: int, kind: int) -> Columns:
         kind=np.int16(kind),
         name=grid.kind,
         order=digest_order(grid),
-        meetings=np.int32(len(grid.operation)),
+        meetings=np.int32(len(grid.meetings)),
         **average_batch(seen, kind),
     )
 

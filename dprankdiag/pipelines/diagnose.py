@@ -25,7 +25,7 @@ from dprankdiag.pipelines.baseline import attach_references, describe_against, l
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import read_inputs
-from dprankdiag.pipelines.join import join_diagnoses, join_kinds
+from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join_kinds
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
@@ -124,7 +124,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     exact = join_kinds(by_trace, others, unusable)
     groups = [part.seen for part in parts]
     tables = tabulate(groups) | tabulate_compared(parts, exact.findings)
-    joined = publish_numbers(exact)
+    joined = publish_numbers(count_from_own_start(exact, diagnoses))
     if baseline is None:
         return Outcome(joined, tables)
     told = describe_against(baseline, joined, tables)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dprankdiag.analysis.absences import FlightView, find_absences
 from dprankdiag.classifiers import BY_DUMPS
+from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.errors import InputError
 from dprankdiag.model.claims import UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis, TimeAccount
@@ -98,8 +99,7 @@ def _even(seen: FlightView) -> str:
 
 def _notes(dumps: Sequence[FlightDump], seen: FlightView) -> Iterator[str]:
     if seen.missing:
-        missing = ", ".join(str(rank) for rank in seen.missing)
-        yield f"rank {missing} left no dump: a missing file is a suspect"
+        yield f"{name_numbers(seen.missing)} left no dump: a missing file is a suspect"
     yield from seen.mismatches
     pending = sum(dump.pending_sends for dump in dumps)
     if pending:

@@ -32,7 +32,7 @@ def list_obstacles(before: GroupSide, after: GroupSide) -> Iterator[str]:
     if common < FEWEST_COMMON:
         yield (
             f"only {format_ratio(common)} of the kernel time is in kernels that both ran: another engine, model, "
-            "release or GPU"
+            "release or GPU, or another profiler, which spells names otherwise"
         )
     elif len(before.ranks) == len(after.ranks) and not set(before.kinds) & set(after.kinds):
         if before.team != after.team:

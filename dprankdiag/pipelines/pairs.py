@@ -54,7 +54,7 @@ def pair_groups(before: Sequence[GroupSide], after: Sequence[GroupSide]) -> tupl
     alone += [f"{_name(side)} is only in the recording before" for side in old]
     if len(alone) > MOST_NAMED:
         count = f"{len(before)} lockstep groups before, {len(after)} after"
-        alone = [f"{count}, of which {len(pairs)} have the same ranks on both sides"]
+        alone = [f"{count}, of which {len(pairs)} have the same engine and ranks on both sides"]
     return pairs, alone
 
 

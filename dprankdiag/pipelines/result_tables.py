@@ -10,6 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.participations import JOIN
 from dprankdiag.model import results
 from dprankdiag.model.results import COMPONENTS, WORK
 from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
@@ -199,6 +200,8 @@ def _worst_meetings(group: _Group) -> list[Columns]:
     start = end - length
     work = np.minimum(sum(grid.components[name][0] for name in WORK), np.maximum(segment, 0))
     n_positions, n_ranks = segment.shape
+    awaited = _find_awaited(grid)
+    last = np.where(awaited[:, None] >= 0, _name_last(grid, group.ranks)[awaited], ABSENT_ID)
     return [
         {
             "group": group.label(segment.size),
@@ -209,9 +212,16 @@ def _worst_meetings(group: _Group) -> list[Columns]:
             "wait_ns": wait.ravel(),
             "end_ns": end.ravel(),
             "work_ns": np.asarray(work, np.int64).ravel(),
-            "last_rank": _name_last(grid, group.ranks).ravel(),
+            "last_rank": last.astype(np.int32).ravel(),
+            "awaited": np.repeat(awaited, n_ranks).astype(np.int32),
         }
     ]
+
+
+def _find_awaited(grid: StepGrid) -> IntArray:
+    """Return the position of the meeting waited for at each position: of a join its call's, -1 in an earlier step."""
+    own = np.arange(len(grid.operation))
+    return own if grid.beside is None else np.where(grid.beside.event == JOIN, grid.beside.partner, own)
 
 
 def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:

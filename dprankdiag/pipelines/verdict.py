@@ -12,6 +12,7 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
 from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers.base import say_unrecorded
 from dprankdiag.model.diagnosis import (
     Abstention,
     CauseLoss,
@@ -36,6 +37,7 @@ MOST_LOCAL = 0.6
 """Of calls sent and received in halves, half wait for nobody; if more do, waits go unseen."""
 
 JUDGED = frozenset(classifier.cause for classifier in ALL)
+NAME_THEM = "dprankdiag kernels TRACE shows the names nobody knows; name them with --patterns"
 CLASSES = ("single_point.unknown", "load.unknown", "structural.unknown", "communication.unknown")
 
 
@@ -92,12 +94,11 @@ def _hiding(part: Part) -> Iterator[str]:
     steps = sum(group.n_steps for group in part.observed.groups)
     if steps < FEWEST_STEPS:
         yield f"only {steps} comparable steps were recorded"
+    if part.trace.missing_ranks:
+        yield say_unrecorded(part.trace.missing_ranks)
     for source in part.trace.sources:
         if source.status == "partial":
             yield f"{source.path} could be read only in part"
-    if part.trace.missing_ranks:
-        missing = ", ".join(str(rank) for rank in part.trace.missing_ranks)
-        yield f"rank {missing} was not recorded"
     if (beyond := _left_out_ratio(part)) >= WARNING:
         yield f"steps that could not be compared take {format_ratio(beyond)} of the time more than as many others would"
     ratio = part.observed.matched_ratio
@@ -148,12 +149,17 @@ def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str
         return f"No rank stands out, but all ranks alike are slow: {slow.summary}"
     if status == "healthy":
         steps = sum(group.n_steps for group in part.observed.groups)
-        return f"No rank holds the others back: {steps} steps compared on {_count_ranks(part)} ranks"
+        return describe_even(steps, _count_ranks(part))
     if reasons or not findings:
         return "Cannot tell which rank is slow: " + (
             reasons[0] if reasons else "the ranks are not compared well enough"
         )
     return f"Nothing that calls for action, and not surely healthy either: {findings[0].summary}"
+
+
+def describe_even(steps: int, ranks: int) -> str:
+    """Say that the ranks are even, and how much was compared."""
+    return f"No rank holds the others back: {steps} steps compared on {ranks} ranks"
 
 
 def _count_ranks(part: Part) -> int:
@@ -250,9 +256,17 @@ def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
             yield abstention
     if not part.observed.groups and part.observed.reasons:
         recapture = load_inputs()["trace-graph" if whole else "trace-kernels-calls"].get_it_with
+        if not whole and _has_unknown_collectives(part):
+            recapture = NAME_THEM
         for cause in CLASSES:
             if cause not in said:
                 yield Abstention(cause, part.observed.reasons[0], _lacked(part), recapture)
+
+
+def _has_unknown_collectives(part: Part) -> bool:
+    """Tell whether several ranks ran kernels and none of these is known to be a collective."""
+    kernels = sum(source.kernels for source in part.trace.sources)
+    return kernels > 0 and len(part.trace.ranks) > 1 and part.observed.calls == 0
 
 
 def _hidden_in_graphs() -> Iterator[Abstention]:
@@ -279,7 +293,8 @@ def _notes(part: Part, reasons: Sequence[str]) -> Iterator[str]:
         if part.observed.groups:
             yield f"{refusal.channel}: {refusal.reason}"
     if part.observed.left_out:
-        yield f"{part.observed.left_out} steps of rare or incomplete kinds were left out"
+        count = "1 step" if part.observed.left_out == 1 else f"{part.observed.left_out} steps"
+        yield f"{count} of rare or incomplete kinds left out"
     for group in part.observed.groups:
         if group.basis == "meeting":
             yield "no step borders show: every collective stands for itself"

@@ -13,33 +13,48 @@ DEFAULT = "default"
 
 _NUMBERS = re.compile(r"\d+")
 _AXES = re.compile(r"(?i)(?<![a-z])(?:dp|tp|pp|ep|dcp|rank)[-_]?\d+[-_]?")
-_ROLES = re.compile(r"(?i)(?<![a-z])(prefill|decode)(?![a-z])")
+_SUFFIXES = re.compile(r"(?i)(?:\.(?:pt|trace|json|gz|sqlite))+$")
+_ROLES = re.compile(r"(?i)(?<![a-z])(prefill|extend|decode)(?![a-z])")
+_EXTEND = "extend"
+"""What SGLang calls a prefill in the names of its traces."""
 
 
-def part_engines(readings: Sequence[Reading], numbers: Sequence[int]) -> list[tuple[str, list[int]]]:
+def part_engines(
+    readings: Sequence[Reading], numbers: Sequence[int], otherwise: str = DEFAULT
+) -> list[tuple[str, list[int]]]:
     """Part recordings that claim the same ranks, by what else tells them apart: folder, kind of file, name of file.
 
     Recordings whose ranks differ stay together, wherever they lie.
 
     Args:
         numbers: positions in `readings` of the recordings of one time.
+        otherwise: name of the engine where there is one only.
 
     Returns:
         Engine name and the recordings of each; one engine where nothing parts them cleanly.
     """
     whole = list(numbers)
     if not _collide(readings, whole):
-        return [(DEFAULT, whole)]
+        return [(otherwise, whole)]
     for tell in (_name_folder, _name_kind, _name_pattern):
         parts = _part(readings, whole, tell)
         if len(parts) > 1 and all(_is_engine(readings, part) for part in parts.values()):
-            return [(name or DEFAULT, part) for name, part in parts.items()]
-    return [(DEFAULT, whole)]
+            return [(name or otherwise, part) for name, part in parts.items()]
+    return [(otherwise, whole)]
+
+
+def name_times(readings: Sequence[Reading], groups: Sequence[Sequence[int]]) -> list[str]:
+    """Name what was recorded at different times by its folders or by the names of its files, where these differ."""
+    for tell in (_name_folder, _name_pattern):
+        told = [{tell(readings[number]) for number in group} for group in groups]
+        if all(len(names) == 1 for names in told) and len(set().union(*told)) == len(groups) > 1:
+            return [names.pop() or DEFAULT for names in told]
+    return [DEFAULT] * len(groups)
 
 
 def find_role(engine: str) -> str:
     """Read the role of an engine out of its name: "prefill", "decode", or "unified" where it names neither or both."""
-    roles = {role.lower() for role in _ROLES.findall(engine)}
+    roles = {"prefill" if role.lower() == _EXTEND else role.lower() for role in _ROLES.findall(engine)}
     return roles.pop() if len(roles) == 1 else "unified"
 
 
@@ -88,5 +103,6 @@ def _name_kind(reading: Reading) -> str:
 
 def _name_pattern(reading: Reading) -> str:
     """Return a file's name without what differs from rank to rank."""
-    stem = Path(reading.source.path).name.split(".")[0]
-    return _NUMBERS.sub("", _AXES.sub("", stem)).strip("-_")
+    # SGLang's names hold a point before what tells the stage: 1780999997.65-TP-0-DECODE.trace.json.gz.
+    stem = _SUFFIXES.sub("", Path(reading.source.path).name)
+    return _NUMBERS.sub("", _AXES.sub("", stem)).strip("-_.")

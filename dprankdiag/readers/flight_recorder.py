@@ -74,7 +74,7 @@ def parse_dump(content: bytes, where: str) -> FlightDump:
 
     try:
         dump = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedInput(
             f"a Flight Recorder dump that is not whole JSON ({error})", where=where, mend=_MEND
         ) from error

@@ -13,7 +13,7 @@ from dprankdiag.model.schema import ABSENT_NS, Columns, Table
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.base import Array
-from dprankdiag.readers.engines import DEFAULT, part_engines
+from dprankdiag.readers.engines import name_times, part_engines
 from dprankdiag.readers.rank_map import Seat, find_seats
 from dprankdiag.readers.rank_order import RankOrder, order_ranks
 from dprankdiag.readers.row_order import split_ranks
@@ -58,8 +58,8 @@ def gather(
     mapped = find_seats(rank_map, readings) if rank_map else {}
     groups = group_by_time(readings)
     traces = []
-    for group in groups:
-        engines = [(DEFAULT, group)] if mapped else part_engines(readings, group)
+    for group, name in zip(groups, name_times(readings, groups), strict=True):
+        engines = [(name, group)] if mapped else part_engines(readings, group, name)
         for engine, members in engines:
             own = {(members.index(n), actor): rank for (n, actor), rank in mapped.items() if n in members}
             trace = _join([readings[number] for number in members], own, expect_ranks, engine)

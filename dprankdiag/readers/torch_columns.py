@@ -29,6 +29,11 @@ Rows = dict[str, list[tuple[Any, ...]]]
 """Rows of one batch by table, in the order of the declared columns."""
 
 _CPU = -1
+_LARGEST = 1 << 62
+"""What lies beyond is damage, and two of them together would not fit a column."""
+
+_LONGEST_STAMP = 24
+
 _LABELLED = re.compile(r"(\[[^\]]*\])\s*(.*)", re.DOTALL)
 # Categories since kineto of torch 1.12 and, capitalised, before.
 _KERNEL = frozenset(("kernel", "Kernel"))
@@ -123,13 +128,14 @@ class TorchCollector:
         """Take one batch."""
         rows: Rows = {name: [] for name in (*self._buffers, "launches")}
         for event in events:
-            if event.cat in _KERNEL:
+            category = event.cat if type(event.cat) is str else None
+            if category in _KERNEL:
                 self._kernels += 1
                 if not self._add_kernel(event, rows):
                     self._dropped += 1
-            elif event.cat in _CALL:
+            elif category in _CALL:
                 self._add_call(event, rows)
-            elif (handler := _HANDLERS.get(event.cat)) is not None:
+            elif (handler := _HANDLERS.get(category)) is not None:
                 handler(self, event, rows)
             elif event.ph == "M":
                 self._add_metadata(event)
@@ -202,7 +208,7 @@ class TorchCollector:
     def _place(self, event: Event) -> tuple[str, int, int, int] | None:
         """Return label, pid, start and end of an event; None if it has no place in time."""
         start, length = self._to_ns(bytes(event.ts)), self._to_ns(bytes(event.dur))
-        if start is None or length is None or length < 0:
+        if start is None or length is None or length < 0 or max(abs(start), length) > _LARGEST:
             return None
         label, pid = self._split_pid(event.pid)
         return label, pid, start, start + length
@@ -243,7 +249,7 @@ class TorchCollector:
         )
         if args.group_name is not None or args.sequence is not None or args.elements_in is not None:
             group = (str(args.group_name or ""), str(args.group_ranks or ""))
-            size = _whole(args.elements_in, -1) * _ELEMENT_BYTES.get(str(args.element_type), 0)
+            size = _whole(_whole(args.elements_in, -1) * _ELEMENT_BYTES.get(str(args.element_type), 0), ABSENT_ID)
             sequence = _whole(args.sequence, ABSENT_ID)
             known = self._names["groups"].encode(group) if args.group_name is not None else ABSENT_ID
             rows["messages"].append((actor, stream, start, end, known, sequence, size if size > 0 else ABSENT_ID))
@@ -334,11 +340,13 @@ class TorchCollector:
 
     def _to_ns(self, text: bytes) -> int | None:
         """Read microseconds as whole nanoseconds, exactly."""
-        if text[-4:-3] == b"." and text[:-4].isdigit() and text[-3:].isdigit():
+        if text[-4:-3] == b"." and len(text) <= _LONGEST_STAMP and text[:-4].isdigit() and text[-3:].isdigit():
             self._fractions |= text[-3:] != b"000"
             return int(text[:-4] + text[-3:])
         try:
             value = Decimal(text.strip(b'"').decode("ascii"))
+            if abs(value) > _LARGEST:
+                return None
             self._fractions |= value != value.to_integral_value()
             return int((value * 1000).to_integral_value())
         except (InvalidOperation, UnicodeDecodeError, OverflowError, ValueError):
@@ -399,10 +407,9 @@ def _read_shape(grid: Any, block: Any) -> Shape:
 
 
 def _whole(value: Any, absent: int) -> int:
-    """Return a whole number, also where it is written as text or with a fraction of zero."""
-    if type(value) is int:
-        return value
+    """Return a whole number, also where it is written as text or with a fraction of zero; none that no column holds."""
     try:
-        return int(value)
+        number = value if type(value) is int else int(value)
     except (TypeError, ValueError, OverflowError):
         return absent
+    return number if -_LARGEST <= number <= _LARGEST else absent

@@ -50,8 +50,11 @@ def read(path: Path) -> Reading:
     """
     trace = TorchTrace(path)
     collector = TorchCollector()
-    for events in trace.batches():
-        collector.add(events)
+    try:
+        for events in trace.batches():
+            collector.add(events)
+    except RecursionError as error:
+        raise DamagedInput("JSON nested beyond all measure", where=str(path), mend="record again") from error
     found = collector.finish()
     _refuse_mixture(trace, found)
     _refuse_nothing(trace, found)

@@ -71,12 +71,22 @@ class Page:
         self._print(grid)
 
     def add_table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-        """Add a table whose last column takes what width is left; columns in `numbers` are aligned right."""
+        """Add a table whose last column takes what width is left; columns in `numbers` are aligned right.
+
+        Where that is not enough, the other columns of words give way, and numbers stay whole.
+        """
         from rich.padding import Padding
         from rich.table import Table
 
         widths = [max(len(cell) for cell in cells) for cells in zip(columns, *rows, strict=True)]
+        words = [place for place, column in enumerate(columns[:-1]) if column not in numbers]
         room = self._console.width - INDENT - sum(width + 2 for width in widths[:-1])
+        for _ in range(max(MIN_LAST_WIDTH - room, 0)):
+            widest = max(words, key=lambda place: widths[place], default=None)
+            if widest is None or widths[widest] <= MIN_LAST_WIDTH:
+                break
+            widths[widest] -= 1
+            room += 1
         widths[-1] = min(widths[-1], max(room, MIN_LAST_WIDTH))
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for column, width in zip(columns, widths, strict=True):

@@ -2,7 +2,8 @@
 
 A group is a process, a rank a thread. Every meeting of the worst step gives its members slices: the segment before it
 (called work or idle after what fills most of it), the wait for the last to arrive, and the transfer; an arrow leads
-from the last rank's segment to each wait that it ends. Beside them stand all steps of the group, and a counter for
+from the last rank's segment to each wait that it ends; where work waits for a call that ran beside it, from the segment
+before that call. Beside them stand all steps of the group, and a counter for
 every rank: what it waits in each step.
 
 Source: Trace Event Format (Google document CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): phases X, C, M, s and f, times
@@ -21,7 +22,7 @@ from dprankdiag.model import results
 from dprankdiag.model.bundle import describe_tool, publish_value
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.results import find_table
-from dprankdiag.model.schema import Columns, Table, count_rows
+from dprankdiag.model.schema import ABSENT_ID, Columns, Table, count_rows
 from dprankdiag.units import NS_PER_US
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
 from dprankdiag.views.meetings import name_meetings, name_rank
@@ -159,7 +160,8 @@ def _list_worst(tables: Tables, origin_ns: int) -> Iterator[Event]:
             for name, kind, span, arguments in spans
             if span[1] > span[0]
         )
-        late = segments.get((group, row["position"], row["last_rank"]))
+        awaited = row["awaited"] if row["awaited"] != ABSENT_ID else row["position"]
+        late = segments.get((group, awaited, row["last_rank"]))
         if late is not None and row["wait_ns"] > 0 and late["arrival_ns"] - late["start_ns"] > 1:
             yield from _list_flow(number, late, row, origin_ns)
 

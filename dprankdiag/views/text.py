@@ -14,6 +14,7 @@ MAX_RANK_ROWS = 32
 """Rank rows on the page; named ranks come first, the JSON has all."""
 
 MAX_WHO_ROWS = 8
+MAX_ENGINE_WIDTH = 14
 """Ranks of one finding described in full; the heading names all."""
 
 
@@ -83,11 +84,18 @@ def _write_ranks(page: Page, diagnosis: Diagnosis) -> None:
     named = words.find_named(diagnosis)
     shown = words.choose_ranks(diagnosis, MAX_RANK_ROWS)
     rows = [words.list_rank_cells(rank, (rank.engine, rank.rank) in named) for rank in shown]
+    rows = [[_shorten_engine(label), *cells] for label, *cells in rows]
     page.add_table(words.RANK_COLUMNS, rows, numbers=("rank", "work", "wait", "transfer", "idle"))
     if len(shown) < len(diagnosis.ranks):
         page.add_line(f"and {len(diagnosis.ranks) - len(shown)} more; the JSON has all of them", indent=INDENT)
     if named and any(rank.wait_ns is not None for rank in diagnosis.ranks):
         page.add_line(words.NAMED_RANKS, indent=INDENT)
+
+
+def _shorten_engine(label: str) -> str:
+    """Cut the name of an engine, never the rank's number behind it."""
+    name, _, number = label.rpartition(" ")
+    return label if len(name) <= MAX_ENGINE_WIDTH else f"{name[: MAX_ENGINE_WIDTH - 1]}… {number}"
 
 
 def _write_time(page: Page, diagnosis: Diagnosis) -> None:

@@ -36,7 +36,7 @@ _COMMAND = re.compile(
     r"\bnsys\s(?:profile|export)(?:(?!\s\(|\.\s|\.$).)+"
     r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b)?(?:\s--[a-z-]+)*"
     r"|\b[A-Z][A-Z0-9_]{5,}=\w+(?:\s[A-Z][A-Z0-9_]{5,}=\w+)*(?:\s<[^>]*>)?"  # settings of the environment
-    r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*')?"  # a flag
+    r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*'|\s[A-Z]+\.[a-z]+)?"  # a flag, its file
 )
 
 
@@ -110,12 +110,20 @@ def describe_loss(finding: Finding, diagnosis: Diagnosis) -> str:
         return f"not computable from this input ({finding.basis})" if finding.basis else "not computable"
     interval = format_interval(finding.interval, diagnosis.interval_level)
     parts = [f"{format_ns(finding.lost_ns)}, {format_ratio(finding.lost_ratio)} of the time {interval}".rstrip()]
-    if diagnosis.time.steps:
+    if diagnosis.time.steps and _is_one_group(diagnosis):
         parts.append(f"{format_ns(finding.lost_ns / diagnosis.time.steps)} a step")
     if finding.window_lost_ratio is not None and finding.window_lost_ratio != finding.lost_ratio:
         parts.append(f"{format_ratio(finding.window_lost_ratio)} inside its window")
     parts.append(finding.basis)
     return "; ".join(part for part in parts if part)
+
+
+def _is_one_group(diagnosis: Diagnosis) -> bool:
+    """Tell whether all ranks are one lockstep group: then the steps of the diagnosis are those of each finding."""
+    lost = diagnosis.lost
+    if len({rank.engine for rank in diagnosis.ranks}) > 1:
+        return False
+    return lost.gpu_ns is None or lost.total_ns is None or lost.gpu_ns == lost.total_ns * len(diagnosis.ranks)
 
 
 def describe_rank(rank: Rank) -> str:
@@ -164,7 +172,8 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
     """List what stands beside the status: findings by severity, ranks, steps, and the share of time lost."""
     facts = [count_severities(diagnosis.findings)] if diagnosis.findings else []
     facts += [count_of(len(diagnosis.ranks), "rank"), count_of(diagnosis.time.steps, "step")]
-    if diagnosis.lost.ratio is not None:
+    # Where nothing was found and nothing can be told, a small loss would look like health.
+    if diagnosis.lost.ratio is not None and (diagnosis.findings or diagnosis.status != "inconclusive"):
         facts.append(f"{format_ratio(diagnosis.lost.ratio)} of the time lost")
     return facts
 
@@ -179,6 +188,9 @@ def describe_gain(remedy: Remedy, level: float) -> str:
 
 def explain_no_loss(diagnosis: Diagnosis) -> str:
     """Say why there is no account of lost time."""
+    several = len({rank.engine for rank in diagnosis.ranks}) > 1
+    if several and any(finding.lost_ns is not None for finding in diagnosis.findings):
+        return "What several engines lose does not add up; each finding says what it costs its own engine."
     error = diagnosis.time.replay_error_ratio
     reason = f" (predicting steps from their neighbours errs by {format_ratio(error)})" if error is not None else ""
     return f"Could not be computed from this input{reason}."

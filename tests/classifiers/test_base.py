@@ -140,7 +140,7 @@ def test_a_member_that_was_not_recorded_is_named() -> None:
     seen = observe_steps(N)
     assert unseen_member(seen) is None
     missing = replace(seen, abilities=replace(seen.abilities, missing_ranks=(8, 9)))
-    assert "rank 8, 9 was not recorded" in (unseen_member(missing) or "")
+    assert "ranks 8, 9 were not recorded" in (unseen_member(missing) or "")
 
 
 @pytest.mark.parametrize(

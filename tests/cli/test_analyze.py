@@ -254,6 +254,12 @@ def test_an_unused_input_is_warned_of_unless_quiet(run: Run, product: FakeProduc
     assert run("analyze", trace, "--quiet").stderr == ""
 
 
+def test_the_warning_of_a_damaged_input_names_it_once(run: Run, product: FakeProduct, trace: Path) -> None:
+    broken = builders.source(path="a.json", status="unused", warnings=("a.json: broken JSON; record again",))
+    product.answer = builders.diagnosis(inputs=(builders.source(), broken))
+    assert run("analyze", trace).stderr == "dprankdiag: warning: a.json: unused: broken JSON; record again\n"
+
+
 def test_verbose_names_each_stage_on_stderr(run: Run, trace: Path) -> None:
     lines = run("analyze", trace, "--verbose").stderr.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == ["reading", "judging"]

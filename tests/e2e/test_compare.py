@@ -50,6 +50,20 @@ def test_two_healthy_recordings_are_not_told_apart(pair: tuple, tmp_path: Path) 
     assert accused == []
 
 
+def test_where_overlapped_work_stands_still_makes_no_other_kind_of_step(tmp_path: Path) -> None:
+    """A late rank lets the others' work stand still at places where even ranks never do."""
+    even = replace(PLAIN, two_batch_overlap=True)
+    worlds = {"even": even, "again": replace(even, seed=11), "slow": replace(even, faults=(slow_gpu(2, 1.3),))}
+    even_side, again, slow = (record(world, tmp_path / name) for name, world in worlds.items())
+    assert compare(even_side, again).verdict == "unchanged"
+    found = compare(even_side, slow)
+    assert (found.verdict, [(item.cause, item.presence) for item in found.causes]) == (
+        "worse",
+        [("single_point.gpu", "new")],
+    )
+    assert compare(slow, even_side).verdict == "better"
+
+
 def test_a_fault_that_moved_is_said_to_have_moved(tmp_path: Path) -> None:
     worlds = [replace(PLAIN, seed=seed, faults=(load_context(rank, 2.5),)) for seed, rank in ((1, 3), (2, 5))]
     found = compare(*(record(world, tmp_path / str(world.seed)) for world in worlds))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dprankdiag.errors import InputError
 from dprankdiag.model.comparison import Change, Comparison
 from dprankdiag.pipelines.compare import Input, compare
+from dprankdiag.pipelines.compare_words import summarise_cause
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.result_tables import tabulate
 from tests.analysis.builders import annotate, observe_grids, run_grid
@@ -59,6 +60,16 @@ def test_a_difference_within_the_scatter_of_the_steps_is_no_change() -> None:
     calm = compare(side(late(200_000)), side(late(220_000, seed=1)))
     wild = compare(side(late(200_000, scatter=0.8)), side(late(220_000, seed=1, scatter=0.8)))
     assert (calm.causes[0].direction, wild.causes[0].direction) == ("worse", "unchanged")
+
+
+def test_causes_name_the_engine_where_it_has_a_name() -> None:
+    before, after = side(late(200_000)), side(late(400_000, seed=1))
+    (change, *_) = compare(before, after).causes
+    assert summarise_cause(change, comparable=True).startswith("load.context on rank 1 stayed")
+    decode = replace(change, engine="decode")
+    assert summarise_cause(decode, comparable=True).startswith("load.context on rank 1 of decode stayed")
+    everywhere = replace(decode, presence="moved", before_ranks=())
+    assert "moved from no rank to rank 1 of decode" in summarise_cause(everywhere, comparable=True)
 
 
 def test_a_fault_of_another_rank_moved() -> None:

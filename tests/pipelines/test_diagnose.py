@@ -64,8 +64,8 @@ def test_recordings_of_different_times_are_judged_apart_and_told_together(tmp_pa
         database.commit()
     found = diagnose([heavy, later]).diagnosis
     assert {(engine, cause, named) for engine, cause, named in warned(found)} == {
-        ("default", "load.context", (2,)),
-        ("default-2", "single_point.gpu", (1,)),
+        (heavy.parent.name, "load.context", (2,)),
+        (tmp_path.name, "single_point.gpu", (1,)),
     }
     assert len({(rank.engine, rank.rank) for rank in found.ranks}) == 8
     assert [item.id for item in found.findings] == [f"f{k}" for k in range(1, len(found.findings) + 1)]

@@ -48,7 +48,7 @@ def test_many_groups_without_a_partner_are_counted() -> None:
     before, after = [of(first) for first in (0, 4, 8)], [of(first) for first in (0, 20, 24)]
     pairs, alone = pair_groups(before, after)
     assert len(pairs) == 1
-    assert alone == ["3 lockstep groups before, 3 after, of which 1 have the same ranks on both sides"]
+    assert alone == ["3 lockstep groups before, 3 after, of which 1 have the same engine and ranks on both sides"]
 
 
 def test_the_shares_of_the_common_kinds_add_up_to_one() -> None:

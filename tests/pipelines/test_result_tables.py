@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dprankdiag.harness.suites import WORLDS, write_world
+from dprankdiag.harness.suites import OVERLAP_WORLDS, WORLDS, write_world
 from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.results import COMPONENTS, RESULT_TABLES, find_table
 from dprankdiag.model.schema import Columns
@@ -123,6 +123,17 @@ def test_whom_a_rank_waits_for_elsewhere_in_the_step_is_unknown() -> None:
     assert tabulate([observe_grids([apart])])["worst_meetings"]["last_rank"].tolist() == [-1, 1, 0, 1]
 
 
+def test_work_that_needs_a_call_beside_it_waits_for_the_rank_that_came_last_to_the_call(tmp_path: Path) -> None:
+    paths = write_world(OVERLAP_WORLDS["overlap_slow_gpu"], tmp_path)
+    meetings = diagnose(paths).tables["worst_meetings"]
+    joined = meetings["awaited"] != meetings["position"]
+    waits = joined & (meetings["wait_ns"] > 0) & (meetings["awaited"] >= 0)
+    assert waits.sum() > 50
+    assert set(meetings["last_rank"][waits].tolist()) == {2}
+    assert (meetings["awaited"][waits] < meetings["position"][waits]).all()
+    assert set(meetings["last_rank"][meetings["awaited"] < 0].tolist()) <= {-1}
+
+
 def test_arrival_lags_count_from_the_median_rank() -> None:
     tables = tabulate([see(400_000)])
     assert tables["arrivals"]["lag_p50_ns"].tolist() == [0, 400_000, 0, 0]
@@ -146,7 +157,12 @@ def test_a_table_that_lacks_a_column_counts_as_not_saved() -> None:
     for table in RESULT_TABLES:
         for column in table.columns:
             cut = {name: values for name, values in tables[table.name].items() if name != column.name}
-            assert find_table({table.name: cut}, table) is None
+            found = find_table({table.name: cut}, table)
+            if not column.nullable:
+                assert found is None
+            else:
+                assert found is not None
+                assert (found[column.name] == -1).all()
         newer = {**tables[table.name], "of_tomorrow": np.zeros(1)}
         assert find_table({table.name: newer}, table) is not None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.model.diagnosis import Abstention
-from dprankdiag.pipelines.verdict import conclude
+from dprankdiag.pipelines.verdict import NAME_THEM, conclude
 from tests.analysis.builders import observe_steps
 from tests.builders import source
 from tests.pipelines.builders import RANKS, claim, late_for, part, see
@@ -66,6 +66,7 @@ def test_no_group_at_all_is_inconclusive_with_the_reason_and_an_abstention_a_cla
     [
         ({"sources": [source(path="x.sqlite", status="partial")]}, "x.sqlite could be read only in part"),
         ({"missing_ranks": (7,)}, "rank 7 was not recorded"),
+        ({"missing_ranks": (4, 5, 6, 7, 9)}, "ranks 4-7, 9 were not recorded"),
         ({"matched": 0.7}, "70 % of the collective calls"),
     ],
 )
@@ -84,6 +85,15 @@ def test_recordings_that_show_too_little_forbid_health(field: str, value: Any, r
     found = conclude(part(replace(seen, abilities=replace(seen.abilities, **changed))))
     assert found.status == "inconclusive"
     assert any(reason in note for note in found.notes)
+
+
+def test_where_no_kernel_is_known_as_a_collective_the_help_is_to_name_them() -> None:
+    strange = part(None, reasons=["no collective kernels were found"], sources=(source(),))
+    strange = replace(strange, observed=replace(strange.observed, calls=0))
+    assert {item.get_it_with for item in conclude(strange).abstentions} == {NAME_THEM}
+    without = part(None, reasons=["no collective kernels were found"], sources=(source(kernels=0),))
+    without = replace(without, observed=replace(without.observed, calls=0))
+    assert all("nsys profile" in (item.get_it_with or "") for item in conclude(without).abstentions)
 
 
 def test_seven_steps_are_too_few_for_health() -> None:

@@ -131,6 +131,13 @@ def test_an_entry_that_cannot_be_right_is_named(tmp_path: Path, changes: dict[st
         FlightRecorderReader().read(write(tmp_path, whole))
 
 
+def test_a_dump_nested_beyond_all_measure_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "nccl_trace_rank_0.json"
+    path.write_text('{"pg_config": {}, "pg_status": {}, "entries": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    with pytest.raises(DamagedInput, match="not whole JSON"):
+        FlightRecorderReader().read(path)
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_pickle_is_never_read_and_the_mend_is_json(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "nccl_trace_rank_0"

@@ -144,6 +144,37 @@ def test_events_of_another_shape_are_left_out_and_counted(tmp_path: Path) -> Non
     assert any("2 events could not be read" in warning for warning in reading.source.warnings)
 
 
+BEYOND = 10**30
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ts": BEYOND}, {"ts": 1e300}, {"ts": "1e999999"}, {"dur": BEYOND}, {"cat": ["kernel"]}, {"cat": {"kernel": 1}},
+    ],
+)  # fmt: skip
+def test_an_event_with_numbers_beyond_all_measure_is_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
+    path = torch.write(tmp_path / "t.json", [torch.kernel(0, 100), torch.kernel(200, 300) | damage])
+    assert count_rows(read(path).tables["kernels"]) == 1
+
+
+@pytest.mark.parametrize("key", ["correlation", "stream", "device", "Seq", "In msg nelems"])
+def test_a_number_beyond_all_measure_counts_as_absent(tmp_path: Path, key: str) -> None:
+    told = {"Process Group Name": "dp", "dtype": "BFloat16", "In msg nelems": 8, "Seq": 1}
+    path = torch.write(tmp_path / "t.json", [torch.kernel(0, 100, **told | {key: BEYOND})])
+    assert count_rows(read(path).tables["kernels"]) == 1
+    copy = torch.kernel(0, 100) | {"cat": "gpu_memcpy", "name": "Memcpy DtoH"}
+    copy["args"]["bytes"] = BEYOND
+    assert read(torch.write(tmp_path / "c.json", [copy])).tables["copies"]["size_bytes"].tolist() == [0]
+
+
+def test_json_nested_beyond_all_measure_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"schemaVersion": 1, "deep": ' + "[" * 200_000 + "]" * 200_000 + ', "traceEvents": []}')
+    with pytest.raises(DamagedInput, match="nested"):
+        read(path)
+
+
 def test_names_that_are_no_text_are_mended(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(torch.text(torch.one_rank()).replace(b'"gemm"', b'"ge\xff\xfemm"'))
@@ -266,6 +297,32 @@ def test_two_engines_in_one_call_are_judged_apart(tmp_path: Path, names: tuple[s
     if "prefill" in names[0]:
         assert [trace.ranks[0].role for trace in traces] == ["prefill", "decode"]
     assert all("engines" in trace.notes[0] for trace in traces)
+
+
+def test_stages_that_sglang_profiles_apart_are_judged_apart(tmp_path: Path) -> None:
+    readings = []
+    for stage, begin in (("EXTEND", 0), ("DECODE", 400)):
+        for rank in range(2):
+            path = tmp_path / f"1780999997.65{rank}-TP-{rank}-DP-{rank}-EP-{rank}-{stage}.trace.json.gz"
+            readings.append(read(torch.write(path, [torch.kernel(begin, begin + 10 + rank)], rank=rank)))
+    traces = gather(readings)
+    assert {(trace.ranks[0].engine, trace.ranks[0].role, len(trace.ranks)) for trace in traces} == {
+        ("EXTEND", "prefill", 2),
+        ("DECODE", "decode", 2),
+    }
+
+
+def test_recordings_of_different_times_bear_the_names_of_their_folders(tmp_path: Path) -> None:
+    readings = []
+    for folder, day in (("prefill", 0), ("decode", 1)):
+        (tmp_path / folder).mkdir()
+        for rank in range(2):
+            content = torch.document([torch.kernel(0, 10 + rank)], rank=rank)
+            content["baseTimeNanoseconds"] += day * 86_400 * 10**9
+            path = tmp_path / folder / f"r{rank}.json"
+            path.write_text(json.dumps(content))
+            readings.append(read(path))
+    assert [trace.ranks[0].engine for trace in gather(readings)] == ["prefill", "decode"]
 
 
 def test_a_rank_given_twice_is_refused(tmp_path: Path) -> None:

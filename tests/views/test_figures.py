@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.views.figures.arrivals import MAX_BOXES, draw_arrivals
-from dprankdiag.views.figures.base import MAX_COLUMNS, choose_unit, columns_for, escape_label
+from dprankdiag.views.figures.base import (
+    FEWER_LABELS,
+    MAX_COLUMNS,
+    choose_labels,
+    choose_unit,
+    columns_for,
+    escape_label,
+    rank_axis,
+)
 from dprankdiag.views.figures.layers import draw_layers, measure_excess
 from dprankdiag.views.figures.lost import draw_lost
 from dprankdiag.views.figures.ranks import draw_ranks
@@ -46,6 +54,16 @@ def test_the_waterfall_closes_and_jitter_stands_beside_it() -> None:
     assert sum(waterfall.y[:-1]) == pytest.approx(waterfall.y[-1])
     assert waterfall.y[-1] * size == pytest.approx(lost.total_ns)
     assert (list(jitter.x), jitter.y[0] * size) == (["jitter"], pytest.approx(lost.jitter_ns))
+
+
+def test_of_very_many_ranks_the_named_ones_keep_their_label() -> None:
+    axis = rank_axis(range(128), {17, 18, 90})
+    assert "<b>17</b>" in axis["ticktext"]
+    assert "<b>90</b>" in axis["ticktext"]
+    assert len(axis["tickvals"]) <= FEWER_LABELS
+    assert min(np.diff([int(rank) for rank in axis["tickvals"]])) >= 128 // FEWER_LABELS
+    assert choose_labels([False] * 64) == list(range(64))
+    assert len(choose_labels([True] * 512)) <= FEWER_LABELS
 
 
 def test_unknown_jitter_is_not_drawn_as_none() -> None:

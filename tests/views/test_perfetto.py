@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dprankdiag.harness.suites import OVERLAP_WORLDS, write_world
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import diagnose
@@ -124,6 +125,19 @@ def _enclosing(slices: list[dict[str, Any]], event: dict[str, Any]) -> dict[str,
         and item["ts"] <= event["ts"] < item["ts"] + item["dur"]
     )
     return found
+
+
+def test_where_collectives_run_beside_work_arrows_lead_from_what_came_before_them(tmp_path: Path) -> None:
+    outcome = diagnose(write_world(OVERLAP_WORLDS["overlap_slow_gpu"], tmp_path))
+    result = outcome.diagnosis, outcome.tables
+    begins, ends = ({event["id"]: event for event in _events(result, ph=phase)} for phase in "sf")
+    assert len(begins) > 50
+    assert set(begins) == set(ends)
+    assert {event["tid"] for event in begins.values()} == {2 + 1}
+    assert all(begins[number]["ts"] < ends[number]["ts"] for number in begins)
+    work = _events(result, ph="X", cat="segment", tid=2 + 1)
+    around = [[it for it in work if it["ts"] <= event["ts"] <= it["ts"] + it["dur"]] for event in begins.values()]
+    assert all(len(found) == 1 and "join" not in found[0]["name"] for found in around)
 
 
 def test_the_stalled_hosts_segment_is_called_idle() -> None:

@@ -133,3 +133,11 @@ def _section(text: str, heading: str) -> list[str]:
     rest = lines[start:]
     end = rest.index("") if "" in rest else len(rest)
     return rest[:end]
+
+
+def test_a_long_name_of_an_engine_leaves_ranks_and_times_whole() -> None:
+    ranks = tuple(builders.rank(number, engine="deployment-of-the-29th-of-november") for number in (3, 12))
+    page = render(builders.diagnosis(ranks=ranks, findings=()), width=80)
+    lines = [line for line in page.splitlines() if "deployment-of… " in line]
+    assert [line.split("… ")[1].split()[0] for line in lines] == ["3", "12"]
+    assert all(line.count(" ms ") + line.count(" s ") == 4 for line in lines)

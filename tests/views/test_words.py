@@ -69,6 +69,7 @@ def test_line_feeds_may_be_kept() -> None:
         ("nsys profile -o t <serve> (node shows kernels)", ["nsys profile -o t <serve>"]),
         ("dprankdiag kernels TRACE shows names; name them with --patterns", ["dprankdiag kernels TRACE", "--patterns"]),
         ("vLLM (--enable-eplb --eplb-config '{\"n\": 1}'), or else", ["--enable-eplb", "--eplb-config '{\"n\": 1}'"]),
+        ("an earlier recording: --baseline FILE.dprank", ["--baseline FILE.dprank"]),
         ("SGLANG_X_Y=1 (SGLang >= 0.5) or A_LONG_ONE=2 B_LONG_ONE=3 <serve>", None),
         ("a low--high range and 2 -- 3", []),
     ],
@@ -78,3 +79,10 @@ def test_what_can_be_typed_is_told_from_prose(advice: str, commands: list[str] |
     assert "".join(piece for piece, _ in pieces) == advice
     found = [piece for piece, is_command in pieces if is_command]
     assert found == (["SGLANG_X_Y=1", "A_LONG_ONE=2 B_LONG_ONE=3 <serve>"] if commands is None else commands)
+
+
+def test_a_small_loss_is_no_fact_where_nothing_can_be_told() -> None:
+    lost = builders.lost(total_ns=0, ratio=0.0, by_cause=(), unexplained_ns=0)
+    undecided = builders.undecided_diagnosis(lost=lost)
+    assert not any("lost" in fact for fact in words.list_facts(undecided))
+    assert any("lost" in fact for fact in words.list_facts(builders.even_diagnosis(lost=lost)))

@@ -32,7 +32,9 @@ FEWEST_COLUMNS = 100
 CALM = 0.05
 """A colour scale reaches at least so far, as a share of the usual time: what is even looks even."""
 
-MAX_LABELS = 64
+MAX_LABELS, FEWER_LABELS = 64, 40
+"""Rows that all bear a label, and how many do where there are more."""
+
 ROW_PX, LEAST_PX, MOST_PX = 22, 240, 900
 
 _NAMES = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
@@ -75,10 +77,22 @@ def rank_axis(ranks: Sequence[int], named: Collection[int]) -> dict[str, Any]:
         "automargin": True,
         "showgrid": False,
     }
-    if len(ranks) <= MAX_LABELS:
-        axis["tickvals"] = [str(rank) for rank in ranks]
-        axis["ticktext"] = [f"<b>{rank}</b>" if rank in named else str(rank) for rank in ranks]
+    shown = [ranks[row] for row in choose_labels([rank in named for rank in ranks])]
+    axis["tickvals"] = [str(rank) for rank in shown]
+    axis["ticktext"] = [f"<b>{rank}</b>" if rank in named else str(rank) for rank in shown]
     return axis
+
+
+def choose_labels(is_named: Sequence[bool]) -> list[int]:
+    """Choose the rows that bear a label; where there is no room for all, the named ones first, then every so many."""
+    if len(is_named) <= MAX_LABELS:
+        return list(range(len(is_named)))
+    apart = -(-len(is_named) // FEWER_LABELS)
+    chosen: list[int] = []
+    for row in (*(row for row, named in enumerate(is_named) if named), *range(0, len(is_named), apart)):
+        if all(abs(row - other) >= apart for other in chosen):
+            chosen.append(row)
+    return sorted(chosen)
 
 
 def columns_for(n_ranks: int) -> int:
