@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,8 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
     unusable: list[Source] = []
     first: InputError | None = None
     files = _list_files(paths)
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        results = pool.map(_try_reading, [path for path, _ in files])
+    with ExitStack() as stack:
+        results = _read_all([path for path, _ in files], jobs, stack)
         for number, ((path, named), result) in enumerate(zip(files, results, strict=True)):
             if progress is not None:
                 progress(f"read {path.name}", (number + 1) / len(files))
@@ -70,7 +71,6 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
                 first = first or result
                 unusable.append(Source(str(path), _guess_kind(path), "unused", warnings=(str(result),)))
             elif named:
-                pool.shutdown(cancel_futures=True)
                 raise result
             else:
                 first = first or (result if isinstance(result, InputError) else None)
@@ -83,6 +83,15 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
         tuple(item for item in readable if isinstance(item, WaitMatrix)),
         tuple(item for item in readable if isinstance(item, FlightDump)),
     )
+
+
+def _read_all(paths: Sequence[Path], jobs: int, stack: ExitStack) -> Iterable[Readable | InputError | UsageError]:
+    """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up."""
+    if jobs <= 1:
+        return map(_try_reading, paths)
+    pool = ThreadPoolExecutor(jobs)
+    stack.callback(pool.shutdown, cancel_futures=True)
+    return pool.map(_try_reading, paths)
 
 
 def _guess_kind(path: Path) -> str:

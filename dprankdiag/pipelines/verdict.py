@@ -33,6 +33,10 @@ from dprankdiag.units import format_ns, format_ratio
 
 FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
+ALL_TRACES = (
+    "profile all ranks at once (POST /start_profile with activities CPU and GPU), then: dprankdiag analyze FOLDER"
+)
+
 MOST_LOCAL = 0.6
 """Of calls sent and received in halves, half wait for nobody; if more do, waits go unseen."""
 
@@ -64,7 +68,7 @@ def conclude(part: Part) -> Diagnosis:
         part.trace.sources,
         _rank_times(part),
         _time(part),
-        _step(part),
+        _step(part, findings),
         lost,
         findings,
         abstentions,
@@ -166,9 +170,15 @@ def _count_ranks(part: Part) -> int:
     return sum(group.n_ranks for group in part.observed.groups)
 
 
+def _is_priced(part: Part, findings: Sequence[Finding]) -> bool:
+    """Tell whether lost time can be given: the replay is good, and no unseen member may be the one that costs it."""
+    unseen = bool(part.trace.missing_ranks) and not findings
+    return bool(part.accounts) and not unseen and all(account.total_ns is not None for account in part.accounts)
+
+
 def _lost(part: Part, findings: Sequence[Finding]) -> Lost:
     accounts = part.accounts
-    if not accounts or any(account.total_ns is None for account in accounts):
+    if not _is_priced(part, findings):
         return Lost(None, None, None, (), None, None, None)
     wall = sum(float(account.measured_ns.sum()) for account in accounts)
     total = sum(account.total_ns or 0 for account in accounts)
@@ -196,12 +206,12 @@ def _interval(accounts: Sequence[Account], wall: float) -> Interval:
     return max(low, 0.0), max(high, 0.0)
 
 
-def _step(part: Part) -> StepTime:
+def _step(part: Part, findings: Sequence[Finding]) -> StepTime:
     if not part.accounts:
         return StepTime(None, None)
     measured = np.concatenate([account.measured_ns for account in part.accounts])
     balanced = np.concatenate([account.balanced_ns for account in part.accounts])
-    trusted = all(account.total_ns is not None for account in part.accounts)
+    trusted = _is_priced(part, findings)
     return StepTime(round(float(np.median(measured))), round(float(np.median(balanced))) if trusted else None)
 
 
@@ -256,6 +266,8 @@ def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:
             yield abstention
     if not part.observed.groups and part.observed.reasons:
         recapture = load_inputs()["trace-graph" if whole else "trace-kernels-calls"].get_it_with
+        if {source.kind for source in part.trace.sources} == {"torch-json"}:
+            recapture = ALL_TRACES
         if not whole and _has_unknown_collectives(part):
             recapture = NAME_THEM
         for cause in CLASSES:

@@ -55,6 +55,7 @@ def gather(
     if not readings:
         return ()
     _refuse_twins(readings)
+    readings = _leave_out_merged(readings)
     mapped = find_seats(rank_map, readings) if rank_map else {}
     groups = group_by_time(readings)
     traces = []
@@ -166,6 +167,39 @@ def _refuse_twins(readings: Sequence[Reading]) -> None:
                     f"the same recording twice, {seen[mark]} and {reading.source.path}", mend="give each file once"
                 )
             seen[mark] = reading.source.path
+
+
+def _leave_out_merged(readings: Sequence[Reading]) -> list[Reading]:
+    """Leave out what is there twice: a recording merged from others that are all given, else those that are in it.
+
+    SGLang's merge_profiles writes a file of all ranks beside those of each.
+    """
+    own = [[_sum_kernels(reading, actor) for actor in range(len(reading.actors))] for reading in readings]
+    alone = {sums[0] for sums in own if len(sums) == 1}
+    whole = [number for number, sums in enumerate(own) if len(sums) > 1 and alone.issuperset(sums)]
+    merged = {found for n, sums in enumerate(own) if len(sums) > 1 and n not in whole for found in sums}
+    held = [number for number, sums in enumerate(own) if len(sums) == 1 and sums[0] in merged]
+    return [
+        _leave_out(reading, "merged from other files that are given" if number in whole else "part of a merged file")
+        if number in (*whole, *held)
+        else reading
+        for number, reading in enumerate(readings)
+    ]
+
+
+def _leave_out(reading: Reading, reason: str) -> Reading:
+    warnings = (*reading.source.warnings, f"{reason}; left out")
+    return replace(reading, actors=(), source=replace(reading.source, status="skipped", warnings=warnings))
+
+
+def _sum_kernels(reading: Reading, actor: int) -> Hashable:
+    """Return how many kernels an actor ran and how long in all, with the span they lie in."""
+    kernels = reading.tables["kernels"]
+    rows = slice(*np.searchsorted(kernels["rank"], [actor, actor + 1]).tolist())
+    start, end = kernels["start_ns"][rows], kernels["end_ns"][rows]
+    if not len(start):
+        return reading.source.path, actor
+    return len(start), int((end - start).sum()), int(start[0]), int(end.max())
 
 
 def _fingerprint(reading: Reading) -> Hashable:

@@ -242,6 +242,23 @@ def test_a_merged_trace_holds_one_actor_a_label(tmp_path: Path) -> None:
     assert (kernels["launch_ns"] != ABSENT_NS).all()
 
 
+def test_a_merged_trace_beside_those_it_was_merged_from_is_left_out(tmp_path: Path) -> None:
+    merged: list[torch.Event] = []
+    paths = []
+    for rank in range(2):
+        own = [torch.kernel(1000 * k + rank, 1000 * k + 600) for k in range(5)]
+        paths.append(torch.write(tmp_path / f"1-TP-{rank}-DP-{rank}.trace.json", own, rank=rank))
+        merged += [{**event, "pid": f"[TP{rank:02d}-DP{rank:02d}] 0"} for event in own]
+    paths.append(torch.write(tmp_path / "merged-1.trace.json", merged, rank=0))
+    (trace,) = gather([read(path) for path in paths])
+    assert [rank.rank for rank in trace.ranks] == [0, 1]
+    assert [source.status for source in trace.sources] == ["used", "used", "skipped"]
+    assert len(trace.tables["kernels"]["rank"]) == 10
+    (trace,) = gather([read(path) for path in paths[1:]])
+    assert [rank.rank for rank in trace.ranks] == [0, 1]
+    assert [source.status for source in trace.sources] == ["skipped", "used"]
+
+
 def test_ranks_come_from_the_names_of_the_files_where_nothing_else_tells(tmp_path: Path) -> None:
     paths = [
         torch.write(
