@@ -7,7 +7,6 @@ in gaps: work that stands still until just a call has ended was waiting for it. 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -243,30 +242,47 @@ def vote_joins(rows: Sequence[IntArray], stops: Sequence[IntArray], begin: IntAr
     Returns:
         For each member, by event, the event after which its result is needed and the row of work that needs it.
     """
-    votes: dict[tuple[int, int], Counter[tuple[int, int]]] = {}
     lengths = stop - begin
     usable = (lengths == lengths[:, :1]).all(axis=1)
-    for member, (row, stood) in enumerate(zip(rows, stops, strict=True)):
-        after = np.maximum(np.searchsorted(row, stood, side="right") - 1, 0)
-        for step in np.flatnonzero(usable):
-            low, length = int(begin[step, member]), int(lengths[step, member])
-            for event in (low + np.flatnonzero(stood[low : low + length] >= 0)).tolist():
-                if after[event] >= event:
-                    passed, depth = int(after[event]) - event, int(stood[event] - row[after[event]])
-                    votes.setdefault((length, event - low), Counter())[passed, depth] += 1
-    chosen = {key: found.most_common(1)[0] for key, found in votes.items()}
-    joins = []
-    for member, row in enumerate(rows):
-        after, needs = np.full(len(row), NOWHERE, np.int64), np.full(len(row), NOWHERE, np.int64)
-        for step in np.flatnonzero(usable):
-            low, length = int(begin[step, member]), int(lengths[step, member])
-            for position in range(length):
-                (passed, depth), count = chosen.get((length, position), ((0, 0), 0))
-                event = low + position
-                if count >= FEWEST_STOPS and event + passed < len(row):
-                    after[event], needs[event] = event + passed, row[event + passed] + depth
-        joins.append(Joins(after, needs))
+    joins = [Joins(np.full(len(row), NOWHERE, np.int64), np.full(len(row), NOWHERE, np.int64)) for row in rows]
+    for length in np.unique(lengths[usable, 0]).tolist():
+        events = begin[usable & (lengths[:, 0] == length)][:, None, :] + np.arange(length)[None, :, None]
+        passed, depth = _vote(rows, stops, events)
+        for member, (row, found) in enumerate(zip(rows, joins, strict=True)):
+            event = events[:, passed >= 0, member]
+            after = event + passed[passed >= 0]
+            inside = after < len(row)
+            found.after[event[inside]] = after[inside]
+            found.row[event[inside]] = (row[np.minimum(after, len(row) - 1)] + depth[passed >= 0])[inside]
     return joins
+
+
+def _vote(rows: Sequence[IntArray], stops: Sequence[IntArray], events: IntArray) -> tuple[IntArray, IntArray]:
+    """Count where work stood still for the call of each position, over steps of one length.
+
+    Args:
+        events: `(n_steps, n_positions, n_members)` events of each step.
+
+    Returns:
+        `(n_positions,)` how many events later the result is needed, NOWHERE where work was never seen to stand still;
+        and how many rows of work after that event.
+    """
+    seen = []
+    for member, (row, stood) in enumerate(zip(rows, stops, strict=True)):
+        mine = events[:, :, member]
+        target = stood[mine]
+        after = np.searchsorted(row, target, side="right") - 1
+        shown = (target >= 0) & (after >= mine)
+        position = np.broadcast_to(np.arange(mine.shape[1]), mine.shape)
+        seen.append(np.stack([position, after - mine, target - row[np.maximum(after, 0)]], axis=-1)[shown])
+    passed, depth = np.full(events.shape[1], NOWHERE, np.int64), np.zeros(events.shape[1], np.int64)
+    ballots, counts = np.unique(np.concatenate(seen), axis=0, return_counts=True)
+    # In order of count: the most frequent of each position is entered last.
+    for place in np.argsort(counts, kind="stable"):
+        if counts[place] >= FEWEST_STOPS:
+            position, later, rows_later = ballots[place].tolist()
+            passed[position], depth[position] = later, rows_later
+    return passed, depth
 
 
 def measure_stops(work: WorkRows, stop_row: IntArray, joins: Joins) -> tuple[int, int]:
