@@ -393,6 +393,9 @@ def _explain_nothing(
 ) -> Iterator[str]:
     if not trace.ranks:
         yield "the recording holds neither GPU kernels nor annotated ranges of any process"
+    elif len(trace.missing_ranks) > len(trace.ranks):
+        n = len(trace.missing_ranks)
+        yield f"{n} of {n + len(trace.ranks)} ranks are not in the input"
     elif len(trace.ranks) == 1:
         yield "only one rank was recorded: lateness shows only between ranks"
     if trace.ranks and not has_calls:
