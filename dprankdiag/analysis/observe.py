@@ -13,7 +13,7 @@ from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
 from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches
 from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
-from dprankdiag.analysis.grid import bound_steps, build_grids
+from dprankdiag.analysis.grid import StepGrid, bound_steps, build_grids
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
 from dprankdiag.analysis.observations import Abilities, BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
@@ -205,7 +205,9 @@ def _build_groups(
                 sums,
                 probe_keys[ranks].times if has_kernels else ProbeTimes(np.empty((0, len(ranks))), np.empty(0), ()),
                 replace(
-                    _abilities(trace, ranks, lanes.alignment, own, has_kernels, sums),
+                    _add_doubt(
+                        _abilities(trace, ranks, lanes.alignment, own, has_kernels, sums), ranks, lanes.alignment, grids
+                    ),
                     unplaced_ratio=lost_ns / max(int(end[-1] - start[0]), 1),
                 ),
                 _find_teams(sets, ranks),
@@ -318,6 +320,21 @@ def _abilities(
         trace.missing_ranks,
         (SESSION_CLOCK_BOUND_NS if has_kernels else 0) if shared else fitted,
     )
+
+
+def _add_doubt(abilities: Abilities, ranks: tuple[int, ...], alignment: Alignment, grids: Sequence[StepGrid]) -> Abilities:
+    """Say what late exits the clocks may hide, as a share of the time in which all meetings are late."""
+    place = {rank: position for position, rank in enumerate(ranks)}
+    clocks = tuple(tuple(place[rank] for rank in clock if rank in place) for clock in alignment.clocks)
+    abilities = replace(abilities, clocks=clocks)
+    step_ns = float(np.median(grids[0].duration_ns))
+    doubts = [doubt for doubt in alignment.doubts if set(doubt.ranks) <= set(ranks)]
+    if not doubts or step_ns <= 0:
+        return abilities
+    worst = max(doubts, key=lambda doubt: doubt.cost_ns)
+    members = tuple(place[rank] for rank in worst.ranks)
+    ratio = worst.cost_ns * len(grids[0].meetings) / step_ns
+    return replace(abilities, clock_doubt_ratio=ratio, clock_doubt=(members, worst.late_ns))
 
 
 def _find_uneven(trace: Trace, ranks: tuple[int, ...]) -> str | None:
