@@ -61,8 +61,8 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tu
     alignment, matching = _align_sessions(trace, calls, naming)
     matching = matching or match_all(_shift_all(calls, alignment.fits), naming)
     blocks: list[Block] = []
-    if alignment.clock == "collectives" and matching.sets:
-        middle_ns = int(np.median(max(matching.sets, key=lambda item: item.arrival_ns.size).arrival_ns))
+    if alignment.clock == "collectives" and matching.channels:
+        middle_ns = int(np.median(np.concatenate([calls.end_ns for calls in matching.channels[0].calls])))
         blocks, clocks = _list_blocks(trace, alignment, middle_ns)
         shifts, doubts = place_blocks(matching.channels, matching.found, blocks, len(calls))
         alignment, matching = _move_clocks(alignment, matching, calls, naming, [-shift for shift in shifts])

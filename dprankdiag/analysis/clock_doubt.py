@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.calls import Channel
+from dprankdiag.analysis.clocks import AGREE, find_densest_half
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.partitions import clock_offsets
 from dprankdiag.analysis.partners import match_rows
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -33,8 +33,8 @@ MOST_MEETINGS = 3000
 FEWEST_MEETINGS = 16
 
 TRIALS, FINE_TRIALS = 33, 17
-PARTS = 40
-"""Parts of the recording whose difference tells how sure a reading is."""
+PIECES = 40
+"""Pieces of the recording whose difference tells how sure a reading is."""
 
 ALIKE = 2.0
 """Readings whose scatter differs by less than so many standard errors explain the meetings alike."""
@@ -48,6 +48,9 @@ TOGETHER = 0.25
 
 OUTERMOST = 0.01
 """Share of the meetings that may break a bound: rows go astray."""
+
+MOST = 0.75
+"""Share of the members whose common end is that of all."""
 
 MOST_ROUNDS = 8
 
@@ -86,6 +89,24 @@ class Seen:
     arrival_ns: IntArray
     end_ns: IntArray
     common_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Meetings of a group as one block and the others see them, `(n,)` each.
+
+    Attributes:
+        inside_ns, outside_ns: last arrival of the block and of the others.
+        end_inside_ns, end_outside_ns: when they leave.
+        least_ns, most_ns: shifts of the block that would let nobody leave before the last has come.
+    """
+
+    inside_ns: IntArray
+    outside_ns: IntArray
+    end_inside_ns: IntArray
+    end_outside_ns: IntArray
+    least_ns: IntArray
+    most_ns: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +185,21 @@ def _sample(channels: Sequence[Channel], found: Sequence[Sequence[MeetingSet]]) 
     seen = []
     for ranks, arrival, end in groups:
         if len(end) >= FEWEST_MEETINGS * stride:
-            arrival, end = arrival[::stride], end[::stride]
-            common = np.median(end - clock_offsets(end), axis=1).astype(np.int64)
-            seen.append(Seen(ranks, arrival, end, common))
+            end = end[::stride]
+            seen.append(Seen(ranks, arrival[::stride], end, _find_common_end(end)))
     return seen
+
+
+def _find_common_end(end: IntArray) -> IntArray:
+    """Return when a meeting ended for the median of its members, `(n,)`, each one's own constant left out."""
+    return np.median(end - _usual_offsets(end), axis=1).astype(np.int64)
+
+
+def _usual_offsets(times: IntArray) -> IntArray:
+    """Return how far each member's times mostly lie from the group's, `(n_members,)`."""
+    middle = np.sort(times, axis=1)[:, (times.shape[1] - 1) // 2]
+    apart = (times - middle[:, None]).astype(np.float64)
+    return np.array([round(find_densest_half(mine)[0]) for mine in apart.T], np.int64)
 
 
 def _list_meetings(
@@ -192,9 +224,9 @@ def _list_meetings(
 
 def _end_together(arrival: IntArray, end: IntArray) -> bool:
     """Tell whether ends, each rank's own constant apart, lie much closer than arrivals."""
-    rest = end - clock_offsets(end)
-    apart = np.median(np.abs(rest - np.median(rest, axis=1, keepdims=True)), axis=0)
-    return bool(np.median(apart) <= TOGETHER * np.median(np.ptp(arrival - clock_offsets(arrival), axis=1)))
+    rest = end - _usual_offsets(end)
+    apart = np.quantile(np.abs(rest - np.median(rest, axis=1, keepdims=True)), AGREE, axis=0)
+    return bool(np.median(apart) <= TOGETHER * np.median(np.ptp(arrival - _usual_offsets(arrival), axis=1)))
 
 
 def _move(item: Seen, ranks: Sequence[int], shift_ns: int) -> Seen:
@@ -204,19 +236,23 @@ def _move(item: Seen, ranks: Sequence[int], shift_ns: int) -> Seen:
 
 def _scan(seen: Sequence[Seen], ranks: Sequence[int], recorded_ns: int | None) -> Scan | None:
     """Try all shifts of a block that causality allows; None if it meets nobody else, or none is allowed."""
-    parts = []
+    parts: list[Part] = []
     for item in seen:
         mine = np.isin(item.ranks, list(ranks))
         if mine.any() and not mine.all():
             inside, outside = item.arrival_ns[:, mine].max(axis=1), item.arrival_ns[:, ~mine].max(axis=1)
             first_in, first_out = item.end_ns[:, mine].min(axis=1), item.end_ns[:, ~mine].min(axis=1)
-            parts.append((inside, outside, item.common_ns, outside - first_in, first_out - inside))
+            ends = [
+                item.common_ns if part.mean() > MOST else _find_common_end(item.end_ns[:, part])
+                for part in (mine, ~mine)
+            ]
+            parts.append(Part(inside, outside, ends[0], ends[1], outside - first_in, first_out - inside))
     if not parts:
         return None
-    low = max(float(np.quantile(part[3], 1 - OUTERMOST)) for part in parts)
-    high = min(float(np.quantile(part[4], OUTERMOST)) for part in parts)
+    low = max(float(np.quantile(part.least_ns, 1 - OUTERMOST)) for part in parts)
+    high = min(float(np.quantile(part.most_ns, OUTERMOST)) for part in parts)
     low, high = min(low, 0.0), max(high, 0.0)
-    gaps = np.concatenate([outside - inside for inside, outside, *_ in parts])
+    gaps = np.concatenate([part.outside_ns - part.inside_ns for part in parts])
     trials = np.concatenate(
         [np.linspace(low, high, TRIALS), np.quantile(gaps, np.linspace(0, 1, TRIALS)), [0, recorded_ns or 0]]
     )
@@ -227,23 +263,32 @@ def _scan(seen: Sequence[Seen], ranks: Sequence[int], recorded_ns: int | None) -
     return _measure(parts, np.unique(np.concatenate([trials, around.astype(np.int64)])))
 
 
-def _measure(parts: Sequence[tuple[IntArray, ...]], shift_ns: IntArray) -> Scan:
-    distances, costs = [], []
-    for inside, outside, common, *_ in parts:
-        last = np.maximum(outside[:, None], inside[:, None] + shift_ns)
-        transfer = (common[:, None] - last).astype(np.float64)
-        distance = np.abs(transfer - np.median(transfer, axis=0))
-        usual = np.abs(common - last[:, int(np.argmin(np.abs(shift_ns)))])
-        limit = np.quantile(np.abs(usual - np.median(usual)), 0.995)
-        distances.append(np.minimum(distance, max(float(limit), 1.0)))
-        early = np.maximum(outside[:, None] + np.maximum(-shift_ns, 0), inside[:, None] + np.maximum(shift_ns, 0))
-        costs.append(early - np.maximum(outside, inside)[:, None])
-    distance = np.concatenate(distances)
+def _measure(parts: Sequence[Part], shift_ns: IntArray) -> Scan:
+    """Measure the scatter of transfers under each shift, by the ends of whichever side they scatter less."""
+    inside = [_distances(part, part.end_inside_ns, shift_ns) for part in parts]
+    outside = [_distances(part, part.end_outside_ns, shift_ns) for part in parts]
+    both = np.concatenate(inside), np.concatenate(outside)
+    distance = np.where(both[0].mean(axis=0) < both[1].mean(axis=0), *both)
     scatter = distance.mean(axis=0)
     beyond = distance - distance[:, [int(np.argmin(scatter))]]
-    by_part = np.stack([part.mean(axis=0) for part in np.array_split(beyond, min(PARTS, len(beyond)))])
+    by_part = np.stack([piece.mean(axis=0) for piece in np.array_split(beyond, min(PIECES, len(beyond)))])
     error = by_part.std(axis=0, ddof=1) / np.sqrt(len(by_part))
+    come, gone = np.maximum(shift_ns, 0), np.maximum(-shift_ns, 0)
+    costs = [
+        np.maximum(part.outside_ns[:, None] + gone, part.inside_ns[:, None] + come)
+        - np.maximum(part.outside_ns, part.inside_ns)[:, None]
+        for part in parts
+    ]
     return Scan(shift_ns, scatter, error, np.concatenate(costs).mean(axis=0))
+
+
+def _distances(part: Part, end_ns: IntArray, shift_ns: IntArray) -> FloatArray:
+    """Measure how far each transfer lies from the median one, `(n, n_trials)`, the farthest cut off."""
+    last = np.maximum(part.outside_ns[:, None], part.inside_ns[:, None] + shift_ns)
+    transfer = (end_ns[:, None] - last).astype(np.float64)
+    distance = np.abs(transfer - np.median(transfer, axis=0))
+    limit = float(np.quantile(distance[:, int(np.argmin(np.abs(shift_ns)))], 1 - OUTERMOST / 2))
+    return np.minimum(distance, max(limit, 1.0))
 
 
 def _choose(scan: Scan | None, recorded_ns: int | None) -> tuple[int, float]:
