@@ -20,8 +20,8 @@ from dprankdiag.model.sources import Trace
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST_OFFSET_NS = 500
-SAME_CLOCK_NS = 100_000
-"""Clocks of processes that differ by less may be one; those of hosts are rarely so near."""
+CLOSE_CLOCKS_NS, SAME_CLOCK_NS = 20_000, 1_000_000
+"""Clocks of processes that differ by less agree closely, or may be one."""
 
 CLEARLY = 0.8
 """A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
@@ -60,14 +60,16 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tu
     """
     alignment, matching = _align_sessions(trace, calls, naming)
     matching = matching or match_all(_shift_all(calls, alignment.fits), naming)
-    blocks: list[Block] = []
+    alone = False
     if alignment.clock == "collectives" and matching.channels:
         middle_ns = int(np.median(np.concatenate([calls.end_ns for calls in matching.channels[0].calls])))
-        blocks, clocks = _list_blocks(trace, alignment, middle_ns)
-        shifts, doubts = place_blocks(matching.channels, matching.found, blocks, len(calls))
+        clocks = _list_clocks(trace, alignment, middle_ns)
+        alone = any(len(block.ranks) == 1 for block in clocks.blocks)
+        shifts, doubts = place_blocks(matching.channels, matching.found, clocks.blocks, len(calls), clocks.starts_ns)
         alignment, matching = _move_clocks(alignment, matching, calls, naming, [-shift for shift in shifts])
-        alignment = replace(alignment, clocks=tuple(clocks), doubts=tuple(doubts))
-    if not any(len(block.ranks) == 1 for block in blocks):
+        alignment = replace(alignment, doubts=tuple(doubts))
+        alignment = replace(alignment, clocks=_list_clocks(trace, alignment, middle_ns).together)
+    if not alone:
         alignment, matching = _move_clocks(alignment, matching, calls, naming, _gpu_offsets(matching, len(calls)))
     return alignment, matching
 
@@ -119,11 +121,25 @@ def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
     return offsets
 
 
-def _list_blocks(trace: Trace, alignment: Alignment, middle_ns: int) -> tuple[list[Block], list[tuple[int, ...]]]:
-    """List what may have been set too early or too late where clocks were fitted to ends.
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """What may have been set too early or too late where clocks were fitted to ends.
 
-    Every fitted clock is a block. Clocks that agree by themselves, on one host or on hosts that nobody knows, are one
-    block too, in which each lies where it says.
+    Attributes:
+        together: ranks of each clock or of several that agree closely.
+        starts_ns: one a rank, the shift under which it lies to clocks that may be its own as it was recorded.
+    """
+
+    blocks: tuple[Block, ...]
+    together: tuple[tuple[int, ...], ...]
+    starts_ns: tuple[int, ...]
+
+
+def _list_clocks(trace: Trace, alignment: Alignment, middle_ns: int) -> _Clocks:
+    """List what may be shifted: every fitted clock, and those together that agree by themselves.
+
+    Clocks that agree are of one host, or of hosts that nobody knows. They agree closely where all was fitted well, and
+    roughly where ends were late.
     """
     domains = trace.clock_domain.tolist()
     shared = len(set(domains)) > 1
@@ -133,21 +149,40 @@ def _list_blocks(trace: Trace, alignment: Alignment, middle_ns: int) -> tuple[li
             units.setdefault(domain if shared else rank, []).append(rank)
     recorded = {unit: _recorded_shift(alignment.fits[ranks[0]], middle_ns) for unit, ranks in units.items()}
     hosts = {unit: trace.domain_hosts[domains[ranks[0]]] for unit, ranks in units.items()}
+    close, rough = (_join_clocks(recorded, hosts, apart_ns) for apart_ns in (CLOSE_CLOCKS_NS, SAME_CLOCK_NS))
+    starts = [0] * len(domains)
+    blocks = []
+    for members in rough:
+        usual = int(np.median([recorded[unit] for unit in members]))
+        for unit in members:
+            for rank in units[unit]:
+                starts[rank] = recorded[unit] - usual
+        for unit in members if len(members) > 1 else ():
+            peers = [other for other in members if other != unit]
+            near = recorded[unit] - int(np.median([recorded[other] for other in peers]))
+            blocks.append(Block(tuple(units[unit]), near, _list_ranks(units, peers)))
+    together = tuple(_list_ranks(units, members) for members in close)
+    wholes = dict.fromkeys((*together, *(_list_ranks(units, members) for members in rough)))
+    singles = {block.ranks for block in blocks}
+    blocks += [Block(ranks) for ranks in wholes if ranks not in singles and len(ranks) < sum(map(len, units.values()))]
+    return _Clocks(tuple(blocks), together, tuple(starts))
+
+
+def _join_clocks(recorded: dict[int, int], hosts: dict[int, str | None], apart_ns: int) -> list[list[int]]:
+    """Join units of one host, or of unknown ones, whose clocks lie next to each other by less than `apart_ns`."""
     together: list[list[int]] = []
-    for unit in sorted(units, key=lambda unit: (str(hosts[unit]), recorded[unit])):
-        last = together[-1][-1] if together else None
-        near = last is not None and hosts[last] == hosts[unit] and recorded[unit] - recorded[last] <= SAME_CLOCK_NS
-        if near:
+    for unit in sorted(recorded, key=lambda unit: (str(hosts[unit]), recorded[unit])):
+        last = together[-1][-1] if together else unit
+        near = hosts[last] == hosts[unit] and recorded[unit] - recorded[last] <= apart_ns
+        if together and near:
             together[-1].append(unit)
         else:
             together.append([unit])
-    clocks = [tuple(sorted(rank for unit in members for rank in units[unit])) for members in together]
-    blocks = [Block(ranks) for ranks in clocks] if len(clocks) > 1 else []
-    for members in together:
-        for unit in members if len(members) > 1 else ():
-            peers = [recorded[other] for other in members if other != unit]
-            blocks.append(Block(tuple(units[unit]), recorded[unit] - int(np.median(peers))))
-    return blocks, clocks
+    return together
+
+
+def _list_ranks(units: dict[int, list[int]], members: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(rank for unit in members for rank in units[unit]))
 
 
 def _recorded_shift(fit: ClockFit | None, middle_ns: int) -> int:

@@ -43,7 +43,7 @@ SURE = 3.0
 CLEARLY = 0.97
 """A shift is believed if transfers then scatter at most this much of what they did, by `SURE` standard errors."""
 
-TOGETHER = 0.25
+TOGETHER = 0.4
 """Ends of a meeting are apart by at most this much of what its arrivals are, each rank's own constant left out."""
 
 OUTERMOST = 0.01
@@ -61,10 +61,12 @@ class Block:
 
     Attributes:
         recorded_ns: shift under which they lie to their peers as their own clocks say; None if those say nothing.
+        peers: ranks whose clocks agree with theirs.
     """
 
     ranks: tuple[int, ...]
     recorded_ns: int | None = None
+    peers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,22 @@ class Scan:
         return int(np.argmin(np.abs(self.shift_ns - shift_ns)))
 
 
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where blocks were shifted to: `(n_ranks,)` shifts, the meetings there, and what is left of each block."""
+
+    shift_ns: IntArray
+    seen: tuple[Seen, ...]
+    scans: tuple[Scan | None, ...]
+    recorded_ns: tuple[int | None, ...]
+
+
 def place_blocks(
-    channels: Sequence[Channel], found: Sequence[Sequence[MeetingSet]], blocks: Sequence[Block], n_ranks: int
+    channels: Sequence[Channel],
+    found: Sequence[Sequence[MeetingSet]],
+    blocks: Sequence[Block],
+    n_ranks: int,
+    starts_ns: Sequence[int] | None = None,
 ) -> tuple[list[int], list[Doubt]]:
     """Find how far each rank must be set forth from where the ends of its meetings put it.
 
@@ -146,13 +162,27 @@ def place_blocks(
         channels: calls on clocks fitted to ends.
         found: meetings of each channel as they seem on these clocks.
         blocks: what may be shifted; they may lie in each other.
+        starts_ns: `n_ranks` shifts under which ranks lie as their own clocks say; taken to begin with if transfers
+            then scatter surely less in the end.
 
     Returns:
         `n_ranks` shifts, ns, positive for a rank whose times were set too early; and what stays open.
     """
-    shifts = np.zeros(n_ranks, np.int64)
-    recorded = [block.recorded_ns for block in blocks]
     seen = _sample(channels, found)
+    fitted = _place_from(seen, blocks, np.zeros(n_ranks, np.int64))
+    if starts_ns is None or not seen or max(starts_ns) - min(starts_ns) < LEAST_SHIFT_NS:
+        return fitted.shift_ns.tolist(), _list_doubts(blocks, fitted, n_ranks)
+    recorded = _place_from(seen, blocks, np.array(starts_ns, np.int64))
+    better = _compare(_measure_all(fitted.seen), _measure_all(recorded.seen))
+    chosen = recorded if better else fitted
+    return chosen.shift_ns.tolist(), _list_doubts(blocks, chosen, n_ranks)
+
+
+def _place_from(seen: Sequence[Seen], blocks: Sequence[Block], start_ns: IntArray) -> Placing:
+    """Shift block after block, each by what explains most, until none explains anything more."""
+    shifts = start_ns.copy()
+    seen = [_move(item, start_ns) for item in seen]
+    recorded = [_record_anew(block, block.recorded_ns, start_ns) for block in blocks]
     scans: list[Scan | None] = []
     for _ in range(MOST_ROUNDS):
         scans = [_scan(seen, block.ranks, near) for block, near in zip(blocks, recorded, strict=True)]
@@ -161,17 +191,49 @@ def place_blocks(
         best = int(np.argmax(gains)) if gains else -1
         if best < 0 or gains[best] <= 0:
             break
-        shift, ranks = chosen[best][0], blocks[best].ranks
-        shifts[list(ranks)] += shift
-        seen = [_move(item, ranks, shift) for item in seen]
-        recorded = [
-            near if near is None or not set(ranks) & set(block.ranks) or set(ranks) > set(block.ranks) else near - shift
-            for block, near in zip(blocks, recorded, strict=True)
-        ]
-    doubts = [
-        _doubt(block.ranks, scan, near, n_ranks) for block, scan, near in zip(blocks, scans, recorded, strict=True)
+        moved = np.zeros(len(shifts), np.int64)
+        moved[list(blocks[best].ranks)] = chosen[best][0]
+        shifts = shifts + moved
+        seen = [_move(item, moved) for item in seen]
+        recorded = [_record_anew(block, near, moved) for block, near in zip(blocks, recorded, strict=True)]
+    return Placing(shifts, tuple(seen), tuple(scans), tuple(recorded))
+
+
+def _record_anew(block: Block, recorded_ns: int | None, moved_ns: IntArray) -> int | None:
+    """Return the shift that brings a block to where its clocks say, after it and its peers were moved."""
+    if recorded_ns is None:
+        return None
+    return recorded_ns - int(np.median(moved_ns[list(block.ranks)]) - np.median(moved_ns[list(block.peers)]))
+
+
+def _move(item: Seen, moved_ns: IntArray) -> Seen:
+    """Shift every rank's times, `moved_ns` being `(n_ranks,)`."""
+    mine = moved_ns[list(item.ranks)]
+    return replace(item, arrival_ns=item.arrival_ns + mine, end_ns=item.end_ns + mine)
+
+
+def _list_doubts(blocks: Sequence[Block], placing: Placing, n_ranks: int) -> list[Doubt]:
+    found = [
+        _doubt(block.ranks, scan, near, n_ranks)
+        for block, scan, near in zip(blocks, placing.scans, placing.recorded_ns, strict=True)
     ]
-    return shifts.tolist(), [doubt for doubt in doubts if doubt is not None]
+    return [doubt for doubt in found if doubt is not None]
+
+
+def _measure_all(seen: Sequence[Seen]) -> FloatArray:
+    """Measure how far each meeting's transfer lies from the median one of its group, `(n,)`."""
+    distances = []
+    for item in seen:
+        transfer = (item.common_ns - item.arrival_ns.max(axis=1)).astype(np.float64)
+        distances.append(np.abs(transfer - np.median(transfer)))
+    return np.concatenate(distances)
+
+
+def _compare(plain: FloatArray, other: FloatArray) -> bool:
+    """Tell whether the second placing surely lets transfers scatter less."""
+    gain = np.array([piece.mean() for piece in np.array_split(plain - other, min(PIECES, len(plain)))])
+    error = float(gain.std(ddof=1)) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
+    return bool(other.mean() <= CLEARLY * plain.mean() and gain.mean() > SURE * error)
 
 
 def _sample(channels: Sequence[Channel], found: Sequence[Sequence[MeetingSet]]) -> list[Seen]:
@@ -192,7 +254,7 @@ def _sample(channels: Sequence[Channel], found: Sequence[Sequence[MeetingSet]]) 
 
 def _find_common_end(end: IntArray) -> IntArray:
     """Return when a meeting ended for the median of its members, `(n,)`, each one's own constant left out."""
-    return np.median(end - _usual_offsets(end), axis=1).astype(np.int64)
+    return np.asarray(np.median(end - _usual_offsets(end), axis=1).astype(np.int64))
 
 
 def _usual_offsets(times: IntArray) -> IntArray:
@@ -202,9 +264,7 @@ def _usual_offsets(times: IntArray) -> IntArray:
     return np.array([round(find_densest_half(mine)[0]) for mine in apart.T], np.int64)
 
 
-def _list_meetings(
-    channel: Channel, sets: Sequence[MeetingSet]
-) -> list[tuple[tuple[int, ...], IntArray, IntArray]]:
+def _list_meetings(channel: Channel, sets: Sequence[MeetingSet]) -> list[tuple[tuple[int, ...], IntArray, IntArray]]:
     """List ranks, arrivals and ends of the groups that meet on a channel."""
     if any(item.halves is not None for item in sets):
         # Receipts end when each rank looks for them, and tell nothing of its clock.
@@ -223,15 +283,14 @@ def _list_meetings(
 
 
 def _end_together(arrival: IntArray, end: IntArray) -> bool:
-    """Tell whether ends, each rank's own constant apart, lie much closer than arrivals."""
-    rest = end - _usual_offsets(end)
-    apart = np.quantile(np.abs(rest - np.median(rest, axis=1, keepdims=True)), AGREE, axis=0)
-    return bool(np.median(apart) <= TOGETHER * np.median(np.ptp(arrival - _usual_offsets(arrival), axis=1)))
+    """Tell whether ends, each rank's own constant left out, lie much closer than arrivals."""
+    return _measure_spread(end) <= TOGETHER * _measure_spread(arrival)
 
 
-def _move(item: Seen, ranks: Sequence[int], shift_ns: int) -> Seen:
-    moved = np.where(np.isin(item.ranks, list(ranks)), shift_ns, 0)
-    return replace(item, arrival_ns=item.arrival_ns + moved, end_ns=item.end_ns + moved)
+def _measure_spread(times: IntArray) -> float:
+    rest = times - _usual_offsets(times)
+    apart = np.abs(rest - np.median(rest, axis=1, keepdims=True))
+    return float(np.median(np.quantile(apart, AGREE, axis=0)))
 
 
 def _scan(seen: Sequence[Seen], ranks: Sequence[int], recorded_ns: int | None) -> Scan | None:
@@ -251,8 +310,11 @@ def _scan(seen: Sequence[Seen], ranks: Sequence[int], recorded_ns: int | None) -
         return None
     low = max(float(np.quantile(part.least_ns, 1 - OUTERMOST)) for part in parts)
     high = min(float(np.quantile(part.most_ns, OUTERMOST)) for part in parts)
-    low, high = min(low, 0.0), max(high, 0.0)
     gaps = np.concatenate([part.outside_ns - part.inside_ns for part in parts])
+    if low >= high:
+        # Others are misplaced: what they bound is not to be believed.
+        low, high = (float(bound) for bound in np.quantile(gaps, [OUTERMOST, 1 - OUTERMOST]))
+    low, high = min(low, 0.0), max(high, 0.0)
     trials = np.concatenate(
         [np.linspace(low, high, TRIALS), np.quantile(gaps, np.linspace(0, 1, TRIALS)), [0, recorded_ns or 0]]
     )
@@ -288,7 +350,7 @@ def _distances(part: Part, end_ns: IntArray, shift_ns: IntArray) -> FloatArray:
     transfer = (end_ns[:, None] - last).astype(np.float64)
     distance = np.abs(transfer - np.median(transfer, axis=0))
     limit = float(np.quantile(distance[:, int(np.argmin(np.abs(shift_ns)))], 1 - OUTERMOST / 2))
-    return np.minimum(distance, max(limit, 1.0))
+    return np.asarray(np.minimum(distance, max(limit, 1.0)))
 
 
 def _choose(scan: Scan | None, recorded_ns: int | None) -> tuple[int, float]:

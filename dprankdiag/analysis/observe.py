@@ -322,7 +322,9 @@ def _abilities(
     )
 
 
-def _add_doubt(abilities: Abilities, ranks: tuple[int, ...], alignment: Alignment, grids: Sequence[StepGrid]) -> Abilities:
+def _add_doubt(
+    abilities: Abilities, ranks: tuple[int, ...], alignment: Alignment, grids: Sequence[StepGrid]
+) -> Abilities:
     """Say what late exits the clocks may hide, as a share of the time in which all meetings are late."""
     place = {rank: position for position, rank in enumerate(ranks)}
     clocks = tuple(tuple(place[rank] for rank in clock if rank in place) for clock in alignment.clocks)
