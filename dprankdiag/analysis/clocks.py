@@ -26,7 +26,7 @@ FIT_POINTS = 4096
 MOST_DRIFT = 1e-4
 """Crystals of computers are within some tens of parts per million of each other.
 
-Source: RFC 5905, appendix A: frequency tolerance 500 ppm at the very most, 15 ppm wander as usual.
+Source: RFC 5905: a frequency tolerance of 15 ppm (PHI), and at the very most 500 ppm (MAXFREQ).
 """
 
 AGREE = 0.4
