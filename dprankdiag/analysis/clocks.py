@@ -172,8 +172,9 @@ def find_densest_half(values: FloatArray) -> tuple[float, float]:
     count = (len(ordered) + 1) // 2
     widths = ordered[count - 1 :] - ordered[: len(ordered) - count + 1]
     first = int(np.argmin(widths))
-    # All shortest ranges count alike, so that rounding to ticks takes no side.
-    last = int(np.flatnonzero(widths <= widths[first])[-1])
+    # Neighbouring ranges as short count alike, so that rounding to ticks takes no side.
+    longer = np.flatnonzero(widths[first:] > widths[first])
+    last = first + (int(longer[0]) if len(longer) else len(widths) - first) - 1
     inside = ordered[first : last + count]
     return float(np.median(inside)), float(widths[first]) / 2
 
