@@ -80,9 +80,7 @@ def test_processes_go_where_their_own_clocks_say_if_that_explains_the_meetings()
 
 def test_what_processes_say_of_their_clocks_is_not_taken_if_meetings_contradict() -> None:
     wrong = [0, 0, 0, 25_000, 0, 0, 0, 0]
-    blocks = [
-        Block((rank,), wrong[rank], tuple(other for other in range(8) if other != rank)) for rank in range(8)
-    ]
+    blocks = [Block((rank,), wrong[rank], tuple(other for other in range(8) if other != rank)) for rank in range(8)]
     shifts, _ = place(*run([0] * 8), blocks, wrong)
     assert shifts == [0] * 8
 
