@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.clock_doubt import Block, Doubt, place_blocks
 from dprankdiag.analysis.clocks import ClockFit, fit_clock
 from dprankdiag.analysis.lanes import Lane, Naming
 from dprankdiag.analysis.matching import CallTable, Matching, match_all
@@ -19,8 +20,9 @@ from dprankdiag.model.sources import Trace
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST_OFFSET_NS = 500
-SEARCH_MEETINGS = 1000
-SEARCH_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+CLOSE_CLOCKS_NS, SAME_CLOCK_NS = 20_000, 1_000_000
+"""Clocks of processes that differ by less agree closely, or may be one."""
+
 CLEARLY = 0.8
 """A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
 
@@ -37,12 +39,16 @@ class Alignment:
         clock: "session", "boot", "collectives" or "unaligned".
         residual_ns: largest residual of the fits; None where none was needed.
         unaligned: ranks (positions) whose clock could not be placed.
+        clocks: where clocks were fitted, the ranks of each or of several that agreed before.
+        doubts: late exits that the fits may hide.
     """
 
     fits: tuple[ClockFit | None, ...]
     clock: str
     residual_ns: int | None
     unaligned: tuple[int, ...]
+    clocks: tuple[tuple[int, ...], ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tuple[Alignment, Matching]:
@@ -54,11 +60,27 @@ def align_clocks(trace: Trace, calls: Sequence[CallTable], naming: Naming) -> tu
     """
     alignment, matching = _align_sessions(trace, calls, naming)
     matching = matching or match_all(_shift_all(calls, alignment.fits), naming)
-    alone = _alone(trace, alignment)
-    offsets = _undo_late_exits(matching, alone) if alone else _gpu_offsets(matching, len(calls))
-    if not any(offsets):
+    alone = False
+    if alignment.clock == "collectives" and matching.channels:
+        middle_ns = int(np.median(np.concatenate([calls.end_ns for calls in matching.channels[0].calls])))
+        clocks = _list_clocks(trace, alignment, middle_ns)
+        alone = any(len(block.ranks) == 1 for block in clocks.blocks)
+        shifts, doubts = place_blocks(matching.channels, matching.found, clocks.blocks, len(calls), clocks.starts_ns)
+        alignment, matching = _move_clocks(alignment, matching, calls, naming, [-shift for shift in shifts])
+        alignment = replace(alignment, doubts=tuple(doubts))
+        alignment = replace(alignment, clocks=_list_clocks(trace, alignment, middle_ns).together)
+    if not alone:
+        alignment, matching = _move_clocks(alignment, matching, calls, naming, _gpu_offsets(matching, len(calls)))
+    return alignment, matching
+
+
+def _move_clocks(
+    alignment: Alignment, matching: Matching, calls: Sequence[CallTable], naming: Naming, offsets_ns: Sequence[int]
+) -> tuple[Alignment, Matching]:
+    """Set each rank's clock back by its offset and match anew; all stays as it is if there is none."""
+    if not any(offsets_ns):
         return alignment, matching
-    fits = tuple(_add_offset(fit, offset) for fit, offset in zip(alignment.fits, offsets, strict=True))
+    fits = tuple(_add_offset(fit, offset) for fit, offset in zip(alignment.fits, offsets_ns, strict=True))
     return replace(alignment, fits=fits), match_all(_shift_all(calls, fits), naming)
 
 
@@ -99,46 +121,76 @@ def _gpu_offsets(matching: Matching, n_ranks: int) -> list[int]:
     return offsets
 
 
-def _alone(trace: Trace, alignment: Alignment) -> list[int]:
-    """List the ranks that have a clock to themselves where clocks were fitted: theirs went where their ends are."""
-    if alignment.clock != "collectives":
-        return []
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """What may have been set too early or too late where clocks were fitted to ends.
+
+    Attributes:
+        together: ranks of each clock or of several that agree closely.
+        starts_ns: one a rank, the shift under which it lies to clocks that may be its own as it was recorded.
+    """
+
+    blocks: tuple[Block, ...]
+    together: tuple[tuple[int, ...], ...]
+    starts_ns: tuple[int, ...]
+
+
+def _list_clocks(trace: Trace, alignment: Alignment, middle_ns: int) -> _Clocks:
+    """List what may be shifted: every fitted clock, and those together that agree by themselves.
+
+    Clocks that agree are of one host, or of hosts that nobody knows. They agree closely where all was fitted well, and
+    roughly where ends were late.
+    """
     domains = trace.clock_domain.tolist()
     shared = len(set(domains)) > 1
-    lost = set(alignment.unaligned)
-    return [
-        rank for rank, domain in enumerate(domains) if rank not in lost and (not shared or domains.count(domain) == 1)
-    ]
+    units: dict[int, list[int]] = {}
+    for rank, domain in enumerate(domains):
+        if rank not in alignment.unaligned:
+            units.setdefault(domain if shared else rank, []).append(rank)
+    recorded = {unit: _recorded_shift(alignment.fits[ranks[0]], middle_ns) for unit, ranks in units.items()}
+    hosts = {unit: trace.domain_hosts[domains[ranks[0]]] for unit, ranks in units.items()}
+    close, rough = (_join_clocks(recorded, hosts, apart_ns) for apart_ns in (CLOSE_CLOCKS_NS, SAME_CLOCK_NS))
+    starts = [0] * len(domains)
+    blocks = []
+    for members in rough:
+        usual = int(np.median([recorded[unit] for unit in members]))
+        for unit in members:
+            for rank in units[unit]:
+                starts[rank] = recorded[unit] - usual
+        for unit in members if len(members) > 1 else ():
+            peers = [other for other in members if other != unit]
+            near = recorded[unit] - int(np.median([recorded[other] for other in peers]))
+            blocks.append(Block(tuple(units[unit]), near, _list_ranks(units, peers)))
+    together = tuple(_list_ranks(units, members) for members in close)
+    wholes = dict.fromkeys((*together, *(_list_ranks(units, members) for members in rough)))
+    singles = {block.ranks for block in blocks}
+    blocks += [Block(ranks) for ranks in wholes if ranks not in singles and len(ranks) < sum(map(len, units.values()))]
+    return _Clocks(tuple(blocks), together, tuple(starts))
 
 
-def _undo_late_exits(matching: Matching, alone: Sequence[int]) -> list[int]:
-    """Estimate how much too early the fit has set each rank that had only its own ends to be fitted on.
+def _join_clocks(recorded: dict[int, int], hosts: dict[int, str | None], apart_ns: int) -> list[list[int]]:
+    """Join units of one host, or of unknown ones, whose clocks lie next to each other by less than `apart_ns`."""
+    together: list[list[int]] = []
+    for unit in sorted(recorded, key=lambda unit: (str(hosts[unit]), recorded[unit])):
+        last = together[-1][-1] if together else unit
+        near = hosts[last] == hosts[unit] and recorded[unit] - recorded[last] <= apart_ns
+        if together and near:
+            together[-1].append(unit)
+        else:
+            together.append([unit])
+    return together
 
-    A rank that leaves every meeting late is fitted as if it left with the others, and its arrivals come too early. It
-    is set back by what makes the transfers scatter least, if that is clearly less.
-    """
-    offsets = [0] * len(matching.channels[0].calls) if matching.channels else []
-    alone_in = [sets[0] for sets in matching.found if len(sets) == 1]
-    world = [item for item in alone_in if len(item.ranks) == len(offsets) and item.halves is None]
-    if not world or len(offsets) < 3:
-        return [0] * max(len(offsets), 1 + max(alone))
-    meeting = max(world, key=lambda item: len(item.arrival_ns))
-    rows = slice(None, None, max(1, len(meeting.arrival_ns) // SEARCH_MEETINGS))
-    arrival, end = meeting.arrival_ns[rows], meeting.end_ns[rows]
-    place = {rank: position for position, rank in enumerate(meeting.ranks)}
-    best = transfer_scatter(arrival, end, None)
-    for rank in alone:
-        position = place[rank]
-        others = np.delete(arrival, position, axis=1).max(axis=1)
-        shift = np.zeros(arrival.shape[1], np.int64)
-        trials = []
-        for late_ns in np.unique(np.quantile(others - arrival[:, position], SEARCH_QUANTILES).astype(np.int64)):
-            shift[position] = -late_ns
-            trials.append((transfer_scatter(arrival, end, shift), int(-late_ns)))
-        scatter, offset = min(trials)
-        if scatter <= CLEARLY * best and offset < -LEAST_OFFSET_NS:
-            offsets[rank] = offset
-    return offsets
+
+def _list_ranks(units: dict[int, list[int]], members: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(rank for unit in members for rank in units[unit]))
+
+
+def _recorded_shift(fit: ClockFit | None, middle_ns: int) -> int:
+    """Return the shift that would undo a fit in the middle of the recording."""
+    if fit is None:
+        return 0
+    at = np.array([middle_ns], np.int64)
+    return int((at - fit.apply(at))[0])
 
 
 def _add_offset(fit: ClockFit | None, offset_ns: int) -> ClockFit | None:

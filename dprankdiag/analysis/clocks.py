@@ -13,13 +13,24 @@ from typing import Any
 import numpy as np
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 PROBE = 96
 """Consecutive ends compared when looking for the shift."""
 
 CANDIDATES = 6
+GROW_POINTS = 512
 FIT_POINTS = 4096
 """Ends a line is fitted through at most, taken evenly: more would not place it better."""
+
+MOST_DRIFT = 1e-4
+"""Crystals of computers are within some tens of parts per million of each other.
+
+Source: RFC 5905: a frequency tolerance of 15 ppm (PHI), and at the very most 500 ppm (MAXFREQ).
+"""
+
+AGREE = 0.4
+"""Share of the ends that tell how well a fit fits: fewer than half may be late."""
 
 DISTINCT = 3.0
 """A runner-up must fit at least this many times worse (DESIGN 2.1, rule 12)."""
@@ -30,7 +41,7 @@ class ClockFit:
     """How to carry times of one clock onto the reference: `t - offset_ns - drift_ppb * (t - origin_ns) / 1e9`.
 
     Attributes:
-        residual_ns: median distance of matched ends after the fit.
+        residual_ns: distance within which two fifths of the matched ends lie after the fit.
         runner_up_ns: the same for the second-best alignment.
         matched: how many ends it rests on.
     """
@@ -112,31 +123,71 @@ def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int) -
         good = np.abs(distance) <= max(typical / 3, 1.0)
         if good.sum() < 8:
             return fit
-        chosen = np.flatnonzero(good)[:: max(1, int(good.sum()) // FIT_POINTS)]
+        points = FIT_POINTS if near.all() else GROW_POINTS
+        chosen = np.flatnonzero(good)[:: max(1, int(good.sum()) // points)]
         mine = ends[near][chosen]
         x = (mine - origin).astype(np.float64)
         y = (mine - reference_ends[index[chosen]] - offset).astype(np.float64)
-        slope, intercept = _robust_line(x, y)
+        slope, intercept = _robust_line(x, y, drift / 1e9)
         residual = np.abs(y - intercept - slope * x)
         offset += round(intercept)
         drift = round(slope * 1e9)
-        fit = ClockFit(offset, drift, origin, round(float(np.median(residual))), None, int(good.sum()))
+        fit = ClockFit(offset, drift, origin, round(float(np.quantile(residual, AGREE))), None, int(good.sum()))
         if near.all():
             return fit
         span *= 3
     return fit
 
 
-def _robust_line(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Fit a line by reweighted least squares with Huber weights; a short span gives a flat line."""
+def _robust_line(x: FloatArray, y: FloatArray, drift: float) -> tuple[float, float]:
+    """Fit a line no steeper than clocks drift to where most points lie closest; a short span gives a flat line.
+
+    Ends may lie on two lines, one above the other, where ranks leave late in part of the recording: one of them is
+    fitted, not what lies between.
+
+    Args:
+        drift: slope of a part of the points.
+
+    Returns:
+        Slope and intercept.
+    """
     if np.ptp(x) < 1e6:
-        return 0.0, float(np.median(y))
+        return 0.0, find_densest_half(y)[0]
+    trials = [(*find_densest_half(y - trial * x), trial) for trial in (drift, 0.0)]
+    middle, width, slope = min(trials, key=lambda trial: trial[1])
+    near = np.abs(y - slope * x - middle) <= 3 * max(width, 1.0)
+    slope, intercept = _reweighted_line(x[near], y[near])
+    if abs(slope) > MOST_DRIFT:
+        slope = float(np.clip(slope, -MOST_DRIFT, MOST_DRIFT))
+        intercept, _ = find_densest_half(y - slope * x)
+    return slope, intercept
+
+
+def find_densest_half(values: FloatArray) -> tuple[float, float]:
+    """Return middle and half width of the shortest range that holds half of the values.
+
+    Source: Rousseeuw and Leroy, "Robust Regression and Outlier Detection" (1987), the shorth.
+    """
+    ordered = np.sort(values)
+    count = (len(ordered) + 1) // 2
+    widths = ordered[count - 1 :] - ordered[: len(ordered) - count + 1]
+    first = int(np.argmin(widths))
+    # Neighbouring ranges as short count alike, so that rounding to ticks takes no side.
+    longer = np.flatnonzero(widths[first:] > widths[first])
+    last = first + (int(longer[0]) if len(longer) else len(widths) - first) - 1
+    inside = ordered[first : last + count]
+    return float(np.median(inside)), float(widths[first]) / 2
+
+
+def _reweighted_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Fit a line by reweighted least squares with Huber weights."""
     weights = np.ones(len(x))
     slope, intercept = 0.0, 0.0
-    for _ in range(6):
+    for _ in range(4):
         mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
         centred = x - mean_x
-        slope = float(np.sum(weights * centred * (y - mean_y)) / np.sum(weights * centred**2))
+        power = float(np.sum(weights * centred**2))
+        slope = float(np.sum(weights * centred * (y - mean_y))) / power if power > 0 else 0.0
         intercept = float(mean_y - slope * mean_x)
         distance = np.abs(y - intercept - slope * x)
         scale = max(float(np.median(distance)) * 1.4826, 1.0)

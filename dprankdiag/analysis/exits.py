@@ -63,11 +63,14 @@ def _without_clocks(seen: Observations, standout: Standout) -> Standout:
         # A clock does not run ahead in single steps.
         return standout
     mask = standout.mask.copy()
+    together = mask.sum() > 1 and _tell_clock_from_exit(seen, standout) == "exit"
     for rank in np.flatnonzero(standout.mask):
         alone = replace(standout, mask=np.arange(len(mask)) == rank)
         reading = _tell_clock_from_exit(seen, alone)
         late_ns = max(_by_operation(seen, alone).values())
-        mask[rank] = reading == "exit" or (reading == "open" and late_ns > seen.abilities.clock_bound_ns)
+        # Of several that are late together each may come last, so that one alone changes little.
+        sure = reading == "exit" or (reading == "open" and together)
+        mask[rank] = sure or (reading == "open" and late_ns > seen.abilities.clock_bound_ns)
     return replace(standout, mask=mask, marks=standout.marks & mask)
 
 

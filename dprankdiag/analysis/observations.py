@@ -87,6 +87,9 @@ class Abilities:
         clock_bound_ns: exit lateness below this is not claimed.
         unplaced_ratio: share of the time in which work stood still for calls that ran beside it, at places that differ
             from step to step, so that no replay knows of it.
+        clock_doubt_ratio: share of the time that late exits would cost which cannot be told from the clocks.
+        clocks: members (positions) whose clocks agree without being fitted.
+        clock_doubt: whose they would be (positions among the members) and how late out of a meeting, ns.
     """
 
     has_kernels: bool
@@ -96,6 +99,9 @@ class Abilities:
     missing_ranks: tuple[int, ...]
     clock_bound_ns: int
     unplaced_ratio: float = 0.0
+    clock_doubt_ratio: float = 0.0
+    clock_doubt: tuple[tuple[int, ...], int] = ((), 0)
+    clocks: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.abilities import judge_abilities
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
 from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches
 from dprankdiag.analysis.calls import extract_calls
@@ -17,7 +18,7 @@ from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import bound_steps, build_grids
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
-from dprankdiag.analysis.observations import Abilities, BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
+from dprankdiag.analysis.observations import BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.overlap import list_work, measure_contention, measure_stops, vote_joins
 from dprankdiag.analysis.participations import (
     Participation,
@@ -39,10 +40,6 @@ from dprankdiag.model.sources import Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-SESSION_CLOCK_BOUND_NS = 30_000
-"""GPUs of one host show end offsets of up to this much on the profiler's own clock (measured on real recordings)."""
-
-UNEVEN_OVERHEAD_SHARE = 0.02
 FEWEST_MATCHED = 0.95
 
 
@@ -222,7 +219,7 @@ def _build_groups(
                 sums,
                 probe_keys[ranks].times if has_kernels else ProbeTimes(np.empty((0, len(ranks))), np.empty(0), ()),
                 replace(
-                    _abilities(trace, ranks, lanes.alignment, own, has_kernels, sums),
+                    judge_abilities(trace, ranks, lanes.alignment, own, has_kernels, sums, grids),
                     unplaced_ratio=lost_ns / max(int(end[-1] - start[0]), 1),
                 ),
                 _find_teams(sets, ranks),
@@ -311,45 +308,6 @@ def _find_teams(sets: Sequence[MeetingSet], ranks: tuple[int, ...]) -> tuple[tup
             if size < len(ranks) and covered == list(ranks) and size > len(best[0] if best else ()):
                 best = tuple(tuple(place[rank] for rank in group) for group in groups)
     return best
-
-
-def _abilities(
-    trace: Trace,
-    ranks: tuple[int, ...],
-    alignment: Alignment,
-    own: Sequence[Segments],
-    has_kernels: bool,
-    sums: dict[str, Any],
-) -> Abilities:
-    shared = alignment.clock in ("session", "boot")
-    transfer = float(np.median(sums["transfer"])) if sums["transfer"].size else 0.0
-    positions = max(
-        1, round(float(np.mean([len(member.arrival_ns) for member in own])) / max(len(sums["transfer"]), 1))
-    )
-    fitted = round(2 * transfer / positions) + 4 * (alignment.residual_ns or 0)
-    return Abilities(
-        has_kernels,
-        all(member.has_launches for member in own),
-        count_rows(trace.tables["graph_replays"]) > 0,
-        _find_uneven(trace, ranks),
-        trace.missing_ranks,
-        (SESSION_CLOCK_BOUND_NS if has_kernels else 0) if shared else fitted,
-    )
-
-
-def _find_uneven(trace: Trace, ranks: tuple[int, ...]) -> str | None:
-    """Tell why the ranks were not profiled alike (DESIGN 2.1, rule 17)."""
-    overhead = trace.tables["overheads"]
-    span = max(trace.end_ns - trace.start_ns, 1)
-    shares = [
-        float((overhead["end_ns"] - overhead["start_ns"])[overhead["rank"] == rank].sum()) / span for rank in ranks
-    ]
-    if max(shares) - min(shares) > UNEVEN_OVERHEAD_SHARE:
-        return "the profiler itself took much more time on some ranks than on others"
-    modes = {capture.graph_mode for capture in trace.captures if capture.graph_mode}
-    if len(modes) > 1:
-        return "CUDA graphs were recorded in different ways on different ranks"
-    return None
 
 
 def _row_ratio(keys: Sequence[KeyTimes], own: Sequence[Segments], trace: Trace) -> FloatArray | None:

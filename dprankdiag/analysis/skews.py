@@ -94,7 +94,7 @@ def measure_skews(seen: Observations) -> Skews:
         tuple(_host_standouts(idle, step_ns, homes) or _late_majority(idle, seen.sums["wait"], step_ns)),
         tuple(stalls),
         tuple(_host_standouts(rest, step_ns, homes)) if seen.abilities.has_launches else (),
-        {kind: tuple(_exit_standouts(seen, kind, step_ns)) for kind in ("collective", "ep")},
+        {kind: tuple(_exit_standouts(seen, kind, step_ns, homes)) for kind in ("collective", "ep")},
         tuple(measure_experts(seen, slowness, step_ns)),
         tuple(find_transfer_shifts(seen, step_ns)),
         find_common_slowdown(seen),
@@ -191,14 +191,15 @@ def _split_majority(levels: FloatArray) -> BoolArray | None:
     return np.asarray(levels < ordered[count])
 
 
-def _exit_standouts(seen: Observations, kind: str, step_ns: float) -> list[Standout]:
+def _exit_standouts(seen: Observations, kind: str, step_ns: float, homes: Sequence[BoolArray]) -> list[Standout]:
     late = exit_sums(seen, kind)
     if late is None:
         return []
     calls = max(exit_calls(seen, kind), 1)
     transfer = float(np.median(seen.sums["transfer"]))
     least = LEAST_EXIT_SHARE * step_ns
-    return find_all(late, 0.05 * transfer + 500.0 * np.sqrt(calls), least, BURST_LEAST * least)
+    halves = homes or [np.isin(np.arange(seen.n_ranks), clock) for clock in seen.abilities.clocks]
+    return find_all(late, 0.05 * transfer + 500.0 * np.sqrt(calls), least, BURST_LEAST * least, halves=halves)
 
 
 def exit_sums(seen: Observations, kind: str) -> FloatArray | None:

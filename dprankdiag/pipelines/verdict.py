@@ -116,6 +116,7 @@ def _hiding(part: Part) -> Iterator[str]:
     unplaced = max(group.abilities.unplaced_ratio for group in part.observed.groups)
     if unplaced >= WARNING:
         yield f"ranks stand still {format_ratio(unplaced)} of the time for overlapped collectives, each step elsewhere"
+    yield from _doubted(part)
     uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
     yield from sorted(uneven)
     for account in part.accounts:
@@ -129,6 +130,18 @@ def _hiding(part: Part) -> Iterator[str]:
             yield (
                 f"ranks differ systematically by {format_ratio(account.hidden_ratio)} of the time, "
                 "within what the ranks scatter among themselves"
+            )
+
+
+def _doubted(part: Part) -> Iterator[str]:
+    """Say what late exits cannot be told from the fitted clocks."""
+    for group in part.observed.groups:
+        ratio, (ranks, late_ns) = group.abilities.clock_doubt_ratio, group.abilities.clock_doubt
+        if ratio >= WARNING:
+            yield (
+                f"{group.names_of(ranks)}: leaving each meeting up to {format_ns(late_ns)} later or earlier than the "
+                f"others, {format_ratio(ratio)} of the time, cannot be told from the clocks, which were fitted to the "
+                "ends of meetings"
             )
 
 

@@ -96,3 +96,22 @@ def test_the_nearest_entry_is_found_on_both_sides_and_beyond_the_ends() -> None:
     index, distance = nearest(np.array([10, 20, 40]), np.array([0, 14, 16, 31, 99]))
     assert index.tolist() == [0, 0, 1, 2, 2]
     assert distance.tolist() == [-10, 4, -4, -9, 59]
+
+
+def test_ends_that_are_late_in_half_of_the_recording_are_not_taken_for_drift() -> None:
+    ends = uneven_ends()
+    late = ends + np.where(np.arange(len(ends)) >= len(ends) // 2, 30_000, 0)
+    fit = fit_clock(ends, late + 5_000_000)
+    assert fit is not None
+    assert abs(fit.drift_ppb) < 1_000
+    apart = fit.apply(late + 5_000_000) - ends
+    before, after = np.median(apart[: len(ends) // 2]), np.median(apart[len(ends) // 2 :])
+    assert after - before == pytest.approx(30_000, abs=500)
+    assert min(abs(before), abs(after)) < 500
+
+
+def test_no_drift_is_believed_beyond_what_crystals_do() -> None:
+    ends = uneven_ends(2_000)
+    other = ends + 7_000_000 + (ends - ends[0]) // 1_000
+    fit = fit_clock(ends, other)
+    assert fit is None or abs(fit.drift_ppb) <= 100_000

@@ -194,6 +194,16 @@ def test_differences_left_among_ranks_are_hidden_until_they_are_undone() -> None
     assert measure_hidden([grid], [Undo("attention", (on(3, 1_000 / 1_400, 4),))]) == pytest.approx(0)
 
 
+@pytest.mark.parametrize("late", [(5,), (4, 5, 6, 7)])
+def test_late_exits_that_nobody_claims_are_hidden_loss(late: tuple[int, ...]) -> None:
+    exits = sum(late_exits(rank=rank) for rank in late)
+    grid = run_grid(draw_components(N, RANKS, noise=0.0), exit_ns=np.asarray(exits))
+    cost = 9_000 * grid.segment.shape[1] * N
+    assert measure_hidden([grid], []) == pytest.approx(cost, rel=0.2)
+    undone = np.where(np.isin(np.arange(RANKS), late), 0.0, 1.0)
+    assert measure_hidden([grid], [Undo("exit", (undone,))]) == pytest.approx(0, abs=0.05 * cost)
+
+
 def test_a_run_of_no_work_takes_the_transfers() -> None:
     grid = draw_grid()
     nothing = np.zeros(grid.segment.shape)
