@@ -67,6 +67,6 @@ def test_the_patterns_shown_name_kernels(tmp_path: Path) -> None:
 
 def test_every_kind_of_input_is_in_the_readme_and_in_the_help() -> None:
     help_text = " ".join((command.help or "").split())
-    for kind in ("Nsight Systems SQLite exports", "torch profiler traces", "receive-wait matrix", "Flight Recorder"):
+    for kind in ("Nsight Systems exports", "torch profiler traces", "receive-wait matrix", "Flight Recorder"):
         assert kind in MARKDOWN
         assert kind in help_text

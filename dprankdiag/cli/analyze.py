@@ -75,8 +75,9 @@ class Window(click.ParamType[tuple[float, float]]):
 def command(context: click.Context, /, **given: Any) -> int:
     """Diagnose recordings, or print a .dprank bundle again.
 
-    PATH is a file or folder: Nsight Systems SQLite exports, torch profiler traces of all ranks (JSON, also gzip), a
-    receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart.
+    PATH is a file or folder: Nsight Systems exports (SQLite or parquetdir), torch profiler traces of all ranks (JSON,
+    also gzip), a receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Several engines are
+    judged apart.
     """
     paths: Sequence[Path] = given["paths"]
     _check_inputs(given)

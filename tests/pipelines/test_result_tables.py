@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dprankdiag.harness.suites import OVERLAP_WORLDS, WORLDS, write_world
+from dprankdiag.harness.suites import WORLDS, write_world
 from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.results import COMPONENTS, RESULT_TABLES, find_table
 from dprankdiag.model.schema import Columns
@@ -124,7 +124,7 @@ def test_whom_a_rank_waits_for_elsewhere_in_the_step_is_unknown() -> None:
 
 
 def test_work_that_needs_a_call_beside_it_waits_for_the_rank_that_came_last_to_the_call(tmp_path: Path) -> None:
-    paths = write_world(OVERLAP_WORLDS["overlap_slow_gpu"], tmp_path)
+    paths = write_world(WORLDS["overlap_slow_gpu"], tmp_path)
     meetings = diagnose(paths).tables["worst_meetings"]
     joined = meetings["awaited"] != meetings["position"]
     waits = joined & (meetings["wait_ns"] > 0) & (meetings["awaited"] >= 0)

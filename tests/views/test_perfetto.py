@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprankdiag.harness.suites import OVERLAP_WORLDS, write_world
+from dprankdiag.harness.suites import WORLDS, write_world
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import diagnose
@@ -128,7 +128,7 @@ def _enclosing(slices: list[dict[str, Any]], event: dict[str, Any]) -> dict[str,
 
 
 def test_where_collectives_run_beside_work_arrows_lead_from_what_came_before_them(tmp_path: Path) -> None:
-    outcome = diagnose(write_world(OVERLAP_WORLDS["overlap_slow_gpu"], tmp_path))
+    outcome = diagnose(write_world(WORLDS["overlap_slow_gpu"], tmp_path))
     result = outcome.diagnosis, outcome.tables
     begins, ends = ({event["id"]: event for event in _events(result, ph=phase)} for phase in "sf")
     assert len(begins) > 50
