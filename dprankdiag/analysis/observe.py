@@ -27,6 +27,7 @@ from dprankdiag.analysis.participations import (
     find_world,
     locate_world,
 )
+from dprankdiag.analysis.partitions import TICK_NS
 from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
@@ -41,6 +42,9 @@ from dprankdiag.model.sources import Trace
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 FEWEST_MATCHED = 0.95
+
+MOST_EARLY = 0.01
+"""Share of calls that may end before the last arrival where clocks are taken as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,15 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     )
 
 
+def _contradict(sets: Sequence[MeetingSet], ranks: tuple[int, ...], alignment: Alignment) -> bool:
+    """Tell whether clocks that nothing brought together make calls end before the last has come."""
+    if not set(alignment.unaligned).intersection(ranks):
+        return False
+    mine = [item for item in sets if set(item.ranks) <= set(ranks)]
+    early = sum(int((item.end_ns < item.arrival_ns.max(axis=1, keepdims=True) - TICK_NS).sum()) for item in mine)
+    return early > MOST_EARLY * sum(item.end_ns.size for item in mine)
+
+
 def _split_messages(trace: Trace) -> list[Columns]:
     """Return what the recording says of each rank's communication kernels."""
     table = trace.tables["messages"]
@@ -169,7 +182,11 @@ def _build_groups(
     marks: Sequence[IntArray],
     has_kernels: bool,
 ) -> tuple[list[Observations], int]:
-    components = [ranks for ranks in join_groups(sets) if find_world(sets, ranks)]
+    components = [
+        ranks
+        for ranks in join_groups(sets)
+        if find_world(sets, ranks) and not _contradict(sets, ranks, lanes.alignment)
+    ]
     if not components:
         return [], 0
     participations = collect_participations(sets, len(trace.ranks))
