@@ -127,11 +127,9 @@ def measure_overlap(lane: Lane, rows: IntArray, arrival_ns: IntArray, ready_ns: 
         arrival_ns: `(n,)` when each could really begin.
         ready_ns: `(n,)` latest end of the earlier rows of the call's stream.
     """
-    if not len(rows) or len(np.unique(lane.stream)) == 1:
+    if not _runs_beside(lane):
         return None
     work = list_work(lane)
-    if not len(work.begin_ns):
-        return None
     end_ns = lane.end_ns[rows]
     reach = _find_reach(work, arrival_ns, ready_ns)
     return Overlap(
@@ -140,6 +138,13 @@ def measure_overlap(lane: Lane, rows: IntArray, arrival_ns: IntArray, ready_ns: 
         np.searchsorted(work.begin_ns, reach),
         _find_stops(work, end_ns),
     )
+
+
+def _runs_beside(lane: Lane) -> bool:
+    """Tell whether work runs on streams that carry no calls, so that it may run beside them."""
+    work = IS_WORK[lane.family]
+    carriers = np.unique(lane.stream[~work])
+    return bool(len(carriers)) and bool((work & ~np.isin(lane.stream, carriers)).any())
 
 
 def _sum_work(work: WorkRows, times_ns: IntArray) -> IntArray:
@@ -209,7 +214,7 @@ def measure_contention(lane: Lane) -> float | None:
     Returns:
         Time beside calls over time alone, minus one, at least 0; None where no kernel is seen often enough in both.
     """
-    if len(np.unique(lane.stream)) == 1:
+    if not _runs_beside(lane):
         return None
     work = np.flatnonzero(IS_WORK[lane.family] & (lane.key >= 0))
     took = lane.end_ns[work] - lane.start_ns[work]

@@ -20,6 +20,10 @@ JOINED = "join"
 """Family of the positions at which work needs the result of a call that ran beside it."""
 
 
+_BESIDE = ("call_arrival_ns", "call_end_ns", "work_row", "stop_row")
+"""What tells events apart from calls where calls run beside work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Participation:
     """One rank's events in order: the calls it takes part in, and where its work needs those that ran beside it.
@@ -37,7 +41,7 @@ class Participation:
     """
 
     set_id: np.ndarray[Any, np.dtype[np.int32]]
-    row: IntArray
+    row: np.ndarray[Any, np.dtype[np.int32]]
     event: np.ndarray[Any, np.dtype[np.int8]]
     arrival_ns: IntArray
     end_ns: IntArray
@@ -66,10 +70,10 @@ def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Par
         n = len(last)
         for member, rank in enumerate(meeting.ranks):
             arrival, end = meeting.arrival_ns[:, member], meeting.end_ns[:, member]
-            nowhere = np.full(n, NOWHERE)
+            nowhere = np.broadcast_to(np.int64(NOWHERE), n)
             call = {
                 "set_id": np.full(n, set_id, np.int32),
-                "row": np.arange(n),
+                "row": np.arange(n, dtype=np.int32),
                 "event": np.full(n, FULL, np.int8),
                 "arrival_ns": arrival,
                 "end_ns": end,
@@ -104,18 +108,27 @@ def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Par
 def _order_events(parts: Sequence[dict[str, Any]]) -> Participation:
     if not parts:
         empty = np.empty(0, np.int64)
-        names = ("row", "arrival_ns", "end_ns", "call_arrival_ns", "call_end_ns", "last_ns", "shared_end_ns")
+        moments = ("arrival_ns", "end_ns", "call_arrival_ns", "call_end_ns", "last_ns", "shared_end_ns")
         return Participation(
             set_id=np.empty(0, np.int32),
+            row=np.empty(0, np.int32),
             event=np.empty(0, np.int8),
             waits=np.empty(0, bool),
             work_row=empty,
             stop_row=empty,
-            **dict.fromkeys(names, empty),
+            **dict.fromkeys(moments, empty),
         )
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    # Where every call stops its rank, what else is known of calls is the same, or nothing: none of it is kept twice.
+    is_plain = all(not part["event"].any() for part in parts)
+    names = [name for name in parts[0] if not (is_plain and name in _BESIDE)]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
     order = np.lexsort((columns["end_ns"], columns["event"] == JOIN, columns["arrival_ns"]))
-    return Participation(**{name: values[order] for name, values in columns.items()})
+    columns = {name: values[order] for name, values in columns.items()}
+    if is_plain:
+        columns |= {"call_arrival_ns": columns["arrival_ns"], "call_end_ns": columns["end_ns"]}
+        nowhere = np.broadcast_to(np.int64(NOWHERE), len(order))
+        columns |= {"work_row": nowhere, "stop_row": nowhere}
+    return Participation(**columns)
 
 
 def add_joins(part: Participation, joins: Joins, work: WorkRows, n_sets: int) -> Participation:
