@@ -10,6 +10,9 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.statistics import BoolArray, find_changes, find_events, robust_sd
 
+FEWEST_STEPS = 16
+"""With fewer steps no run of them stands out from the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransferShift:
@@ -24,7 +27,7 @@ class TransferShift:
 def find_transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShift]:
     """Find runs of steps, and single steps, with longer transfers than the rest of the same recording."""
     total = seen.sums["transfer"].mean(axis=1)
-    if seen.n_steps < 16:
+    if seen.n_steps < FEWEST_STEPS:
         return []
     usual = np.empty_like(total)
     for grid_id in range(len(seen.grids)):

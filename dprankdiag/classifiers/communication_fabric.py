@@ -11,7 +11,7 @@ from dprankdiag.analysis.reference import LongTransfers, compare_transfers
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
 from dprankdiag.analysis.statistics import BoolArray
-from dprankdiag.analysis.transfers import TransferShift
+from dprankdiag.analysis.transfers import FEWEST_STEPS, TransferShift
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns
@@ -59,10 +59,13 @@ def _judge_against_reference(seen: Observations, skews: Skews, cause: str) -> It
     reference = seen.reference
     obstacle = None if reference is None else reference.misfit or reference.unlike_sizes
     if reference is None or obstacle is not None or not reference.transfers:
-        reason = "transfers are alike in all steps, and there is no other recording to compare them with"
+        alike = "transfers are alike in all steps"
+        if seen.n_steps < FEWEST_STEPS:
+            alike = f"{seen.n_steps} steps are too few to tell long transfers from usual ones"
+        reason = f"{alike}, and there is no other recording to compare them with"
         if reference is not None:
             unlike = obstacle or "it has none of the same operation and size"
-            reason = f"transfers are alike in all steps, and those of {reference.name} cannot be compared: {unlike}"
+            reason = f"{alike}, and those of {reference.name} cannot be compared: {unlike}"
         mend = "give an earlier recording of the same load: --baseline FILE.dprank"
         yield Abstention(cause, reason, ("reference transfer times",), mend)
         return
