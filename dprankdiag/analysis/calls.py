@@ -92,12 +92,12 @@ def extract_calls(lane: Lane, rank: int, messages: Columns | None = None) -> dic
     sequence = None
     if messages is not None and count_rows(messages):
         place, sequence = _read_messages(messages, start, lane.stream[rows].astype(np.int64), place)
+    every = Calls(rank, start, arrival, end, place, overlap, None, sequence)
     found = {}
     for channel in np.unique(lane.channel[rows]):
         here = lane.channel[rows] == channel
         for stream in np.unique(lane.stream[rows][here]):
             mine = here & (lane.stream[rows] == stream)
-            every = Calls(rank, start, arrival, end, place, overlap, None, sequence)
             taken = every.take(mine)
             if taken.sequence is not None and (taken.sequence < 0).any():
                 taken = replace(taken, sequence=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dprankdiag.errors import InputError, UsageError
+from dprankdiag.errors import InputError
 from dprankdiag.model.sources import Reading
 from dprankdiag.readers.nsys_folder import NsysFolder
 from dprankdiag.readers.nsys_reading import read_export
-from dprankdiag.readers.sniff import NSYS_PARQUET, sniff
+from dprankdiag.readers.sniff import NSYS_PARQUET, is_kind, sniff
 
 
 class NsysParquetReader:
@@ -18,10 +18,7 @@ class NsysParquetReader:
 
     def can_read(self, path: Path) -> bool:
         """Say whether the folder holds the tables of an export."""
-        try:
-            return sniff(path) == self.kind
-        except (InputError, UsageError):
-            return False
+        return is_kind(path, self.kind)
 
     def read(self, path: Path) -> Reading:
         """Read one export."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.sources import Reading
 from dprankdiag.readers.nsys_database import NsysDatabase
 from dprankdiag.readers.nsys_reading import read_export
-from dprankdiag.readers.sniff import NSYS_SQLITE, sniff
+from dprankdiag.readers.sniff import NSYS_SQLITE, is_kind, sniff
 
 
 class NsysSqliteReader:
@@ -18,10 +17,7 @@ class NsysSqliteReader:
 
     def can_read(self, path: Path) -> bool:
         """Say whether the file is a whole export."""
-        try:
-            return sniff(path) == self.kind
-        except (InputError, UsageError):
-            return False
+        return is_kind(path, self.kind)
 
     def read(self, path: Path) -> Reading:
         """Read one export."""

@@ -100,6 +100,14 @@ def _describe_table(path: Path) -> tuple[str, str] | None:
     return "one table of a parquetdir export", f"give its folder: dprankdiag analyze {shlex.quote(str(path.parent))}"
 
 
+def is_kind(path: Path, kind: str) -> bool:
+    """Say whether an input is of a kind and whole; what is wrong with it is not told."""
+    try:
+        return sniff(path) == kind
+    except (InputError, UsageError):
+        return False
+
+
 def _check_regular(path: Path) -> int:
     try:
         status = path.stat()

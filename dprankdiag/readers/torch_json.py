@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.errors import DamagedInput
 from dprankdiag.model.ranks import RankClaim
 from dprankdiag.model.schema import count_rows
 from dprankdiag.model.sources import Actor, Capture, Reading, Session, Source
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.rank_evidence import read_file_name, read_title, read_torch_label, read_torch_name
-from dprankdiag.readers.sniff import TORCH_JSON, sniff
+from dprankdiag.readers.sniff import TORCH_JSON, is_kind
 from dprankdiag.readers.torch_columns import NO_SHAPE, Process, TorchCollector, TorchTables
 from dprankdiag.readers.torch_stream import TorchTrace
 
@@ -29,10 +29,7 @@ class TorchJsonReader:
 
     def can_read(self, path: Path) -> bool:
         """Say whether the file is such a trace."""
-        try:
-            return sniff(path) == self.kind
-        except (InputError, UsageError):
-            return False
+        return is_kind(path, self.kind)
 
     def read(self, path: Path) -> Reading:
         """Read one trace."""
