@@ -148,6 +148,11 @@ class Observations:
     prefill: BoolArray | None = None
 
     @property
+    def engine(self) -> str:
+        """Name the engine of the members."""
+        return self.ranks[0].engine
+
+    @property
     def n_steps(self) -> int:
         """Count the steps."""
         return len(self.start_ns)

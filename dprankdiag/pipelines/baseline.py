@@ -64,32 +64,24 @@ def load_baseline(path: Path) -> Baseline:
     return Baseline(path.name, None, Input(diagnosis, tables, str(path)), tuple(groups))
 
 
-def attach_references(
-    groups: Sequence[Observations], baseline: Baseline, engines: Sequence[str]
-) -> tuple[Observations, ...]:
-    """Give every group what it can be held against.
-
-    Args:
-        engines: name of each group's engine in the diagnosis.
-    """
-    found = [
-        _refer(seen, engine, baseline, alone=len(groups) == 1) for seen, engine in zip(groups, engines, strict=True)
-    ]
+def attach_references(groups: Sequence[Observations], baseline: Baseline) -> tuple[Observations, ...]:
+    """Give every group what it can be held against."""
+    found = [_refer(seen, baseline, alone=len(groups) == 1) for seen in groups]
     return tuple(
         replace(seen, reference=reference)
         for seen, reference in zip(groups, _spread_groups(groups, found), strict=True)
     )
 
 
-def _refer(seen: Observations, engine: str, baseline: Baseline, *, alone: bool) -> Reference:
+def _refer(seen: Observations, baseline: Baseline, *, alone: bool) -> Reference:
     if baseline.misfit is not None:
         return Reference(baseline.name, baseline.misfit)
     ranks = tuple(rank.rank for rank in seen.ranks)
     is_only = alone and len(baseline.groups) == 1
-    then = baseline.groups[0] if is_only else find_partner(baseline.groups, engine, ranks)
+    then = baseline.groups[0] if is_only else find_partner(baseline.groups, seen.engine, ranks)
     if then is None:
-        return Reference(baseline.name, f"it has no group of as many ranks of engine {engine}")
-    (now,) = read_groups(tabulate([seen]) | tabulate_compared([GroupPart(seen, None, engine)], ()))
+        return Reference(baseline.name, f"it has no group of as many ranks of engine {seen.engine}")
+    (now,) = read_groups(tabulate([seen]) | tabulate_compared([GroupPart(seen, None)], ()))
     obstacle = next(list_obstacles(then, now), None)
     if obstacle is not None:
         return Reference(baseline.name, obstacle)

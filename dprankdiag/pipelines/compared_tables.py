@@ -26,11 +26,10 @@ from dprankdiag.pipelines.pricing import Account
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """A lockstep group with its account (None before it is priced), and the engine it has in the diagnosis."""
+    """A lockstep group with its account (None before it is priced)."""
 
     seen: Observations
     account: Account | None
-    engine: str
 
 
 def tabulate_compared(parts: Sequence[GroupPart], findings: Sequence[Finding]) -> dict[str, Columns]:
@@ -68,7 +67,7 @@ def _group(part: GroupPart, group_id: int) -> Columns:
     seen = part.seen
     return _row(
         group=np.int16(group_id),
-        engine=part.engine,
+        engine=part.seen.engine,
         ranks=np.int16(seen.n_ranks),
         missing=np.int16(len(seen.abilities.missing_ranks)),
         team=np.int16(max((len(team) for team in seen.teams), default=1)),
@@ -112,7 +111,7 @@ def _losses(part: GroupPart, group_id: int, findings: Sequence[Finding]) -> Iter
         yield {
             "group": np.full(n, group_id, np.int16),
             "step": np.arange(n, dtype=np.int32),
-            "finding": np.full(n, number[replace(finding, engine=part.engine)], np.int16),
+            "finding": np.full(n, number[finding], np.int16),
             "lost_ns": loss.lost_ns,
             "spread_ns": loss.spread_ns,
             "is_covered": loss.covered,

@@ -109,9 +109,8 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
             trace = cut_window(trace, options.window)
         tell("matching collectives", number / len(traces))
         observed = observe(trace, catalog, load_ranges())
-        engines = [group.ranks[0].engine for group in observed.groups]
         if baseline is not None:
-            observed = replace(observed, groups=attach_references(observed.groups, baseline, engines))
+            observed = replace(observed, groups=attach_references(observed.groups, baseline))
         tell("judging", (number + 0.7) / len(traces))
         judged = [_judge(group) for group in observed.groups]
         accounts = tuple(
@@ -119,7 +118,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         )
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
-        parts += map(GroupPart, observed.groups, accounts, engines)
+        parts += map(GroupPart, observed.groups, accounts)
     by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
     exact = join_kinds(by_trace, others, unusable)
     groups = [part.seen for part in parts]

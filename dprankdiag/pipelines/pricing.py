@@ -167,7 +167,7 @@ def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> 
     return Finding(
         "",
         claim.cause,
-        seen.ranks[0].engine,
+        seen.engine,
         tuple(seen.ranks[position].rank for position in claim.ranks),
         claim.layers,
         claim.who,

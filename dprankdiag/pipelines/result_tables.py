@@ -55,7 +55,7 @@ def _join(table: Table, parts: list[Columns]) -> Columns:
 
 def _members(group: _Group) -> list[Columns]:
     n = group.seen.n_ranks
-    return [{"group": group.label(n), "rank": group.ranks, "engine": np.full(n, group.seen.ranks[0].engine, object)}]
+    return [{"group": group.label(n), "rank": group.ranks, "engine": np.full(n, group.seen.engine, object)}]
 
 
 def _kinds(group: _Group) -> list[Columns]:

@@ -20,7 +20,7 @@ from tests.pipelines.builders import account, part
 def give(seen: Observations, *claims: Claim, **changes: Any) -> Input:
     """Diagnose steps with the claims made about them, and tabulate what a comparison needs."""
     diagnosis = conclude(part(seen, claims, **changes))
-    parts = [GroupPart(seen, account(seen, *claims), seen.ranks[0].engine)]
+    parts = [GroupPart(seen, account(seen, *claims))]
     return Input(diagnosis, tabulate([seen]) | tabulate_compared(parts, diagnosis.findings))
 
 

@@ -24,6 +24,10 @@ def steps(**changes: Any) -> Observations:
     return replace(seen, kernels=(use("gemm", [1000] * seen.n_ranks),))
 
 
+def of_engine(seen: Observations, engine: str) -> Observations:
+    return replace(seen, ranks=tuple(replace(rank, engine=engine) for rank in seen.ranks))
+
+
 def save(seen: Observations, path: Path, keep: tuple[str, ...] = ()) -> Path:
     """Save steps as a bundle, with all tables or only some."""
     side = give(seen)
@@ -32,7 +36,7 @@ def save(seen: Observations, path: Path, keep: tuple[str, ...] = ()) -> Path:
 
 
 def refer(now: Observations, bundle: Path) -> Reference:
-    (seen,) = attach_references([now], load_baseline(bundle), ["default"])
+    (seen,) = attach_references([now], load_baseline(bundle))
     assert seen.reference is not None
     return seen.reference
 
@@ -55,7 +59,7 @@ def test_transfers_of_other_sizes_are_not_offered_and_speed_is(tmp_path: Path) -
 
 def test_a_baseline_of_other_ranks_does_not_fit_and_says_why(tmp_path: Path) -> None:
     baseline = load_baseline(save(steps(n_ranks=4), tmp_path / "four.dprank"))
-    seen = attach_references([steps()], baseline, ["default"])
+    seen = attach_references([steps()], baseline)
     assert list_misfits(seen) == ["the baseline four.dprank does not fit: 4 ranks before, 8 after"]
 
 
@@ -90,7 +94,7 @@ def test_what_is_no_bundle_is_refused_with_the_mend(tmp_path: Path) -> None:
 
 def test_of_several_groups_each_finds_its_engine(tmp_path: Path) -> None:
     baseline = load_baseline(save(steps(), tmp_path / "one.dprank"))
-    first, second = attach_references([steps(seed=1), steps(seed=2)], baseline, ["default", "default-2"])
+    first, second = attach_references([steps(seed=1), of_engine(steps(seed=2), "default-2")], baseline)
     assert first.reference is not None
     assert second.reference is not None
     assert first.reference.misfit is None
@@ -101,7 +105,7 @@ def test_groups_that_differ_in_their_transfers_know_of_each_other(tmp_path: Path
     baseline = load_baseline(save(steps(seed=1), tmp_path / "day.dprank"))
     groups = (replace(baseline.groups[0], engine="a"), replace(baseline.groups[0], engine="b"))
     two = replace(baseline, groups=groups)
-    seen = attach_references([steps(seed=2), steps(seed=3, transfer=32_000)], two, ["a", "b"])
+    seen = attach_references([of_engine(steps(seed=2), "a"), of_engine(steps(seed=3, transfer=32_000), "b")], two)
     for item in (item for part in seen if part.reference for item in part.reference.transfers):
         assert item.groups == 2
         assert item.spread == pytest.approx(np.log(2) / np.sqrt(2), rel=0.02)

@@ -214,7 +214,7 @@ def test_of_many_groups_the_headline_tells_those_that_changed() -> None:
         for first in range(0, 16, RANKS):
             seen = see(late(late_ns if first == 4 else 0), 40)
             ranks = tuple(replace(rank, rank=first + rank.rank) for rank in seen.ranks)
-            parts.append(GroupPart(replace(seen, ranks=ranks), account(seen), "default"))
+            parts.append(GroupPart(replace(seen, ranks=ranks), account(seen)))
         tables = tabulate([item.seen for item in parts]) | tabulate_compared(parts, ())
         return replace(one, tables=tables)
 
