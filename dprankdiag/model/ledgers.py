@@ -1,0 +1,119 @@
+"""What engines tell of their own load: one answer at a moment, and a target's answers in order of time.
+
+Absent is NaN inside an array and None elsewhere, never 0. Counters are kept raw; differences are taken when they are
+judged. Fields (names, kinds, units) are rows of `catalog/ledger.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from dprankdiag.model.sources import Source
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+
+EngineName = Literal["sglang", "vllm"]
+Role = Literal["unified", "prefill", "decode"]
+Fact = str | int | float | bool
+"""What an engine says of its configuration; never a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAnswer:
+    """What one interface told at one moment.
+
+    Attributes:
+        interface: "sglang-metrics", "sglang-loads", "sglang-get-load", "sglang-server-info", "sglang-load-stat",
+            "sglang-forward-pass", "sglang-shm", "sglang-log", "vllm-metrics", "vllm-log", "vllm-server-info".
+        where: path or URL, without credentials, for people.
+        engine: whose interface it is.
+        model: served model, None where the interface does not say (load answers do not).
+        role: of the engine in a prefill-decode pair; None where the interface does not say.
+        taken_ns: moment of the answer, UTC epoch ns: a stamp inside it or the collector's clock; None if unknown.
+        ranks: DP ranks (vLLM: engine numbers), ascending, those the answer speaks of.
+        values: field → `(n_ranks,)` float64, NaN where the answer does not say.
+        expert_tokens: `(n_layers, n_gpus)` tokens routed so far to the experts on each GPU; None where not told.
+        facts: configuration and switches by the engine's own names ("version", "spelling", "dp_size", ...).
+        unlabelled: the series carry no rank label, so that ranks cannot be told apart (`ranks` is empty then).
+        warnings: what in the answer was passed over, for people.
+    """
+
+    interface: str
+    where: str
+    engine: EngineName
+    model: str | None = None
+    role: Role | None = None
+    taken_ns: int | None = None
+    ranks: tuple[int, ...] = ()
+    values: Mapping[str, FloatArray] = field(default_factory=dict)
+    expert_tokens: FloatArray | None = None
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    unlabelled: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoData:
+    """A poll that gave nothing to judge: refused, timed out, cut short, or a page that lost its ranks.
+
+    Attributes:
+        interface, where: as in `LedgerAnswer`.
+        taken_ns: when it was given up, UTC epoch ns.
+        reason: one line for people.
+        absent: the engine says that it does not offer this interface (404), as against a failure.
+    """
+
+    interface: str
+    where: str
+    taken_ns: int
+    reason: str
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All answers about one target on one time axis: moments in order, ranks ascending.
+
+    Attributes:
+        name: the target as the diagnosis calls it (its `engine`).
+        model, role: as told by any answer.
+        ranks: `(n_ranks,)` DP ranks.
+        seconds: `(n_moments,)` seconds after the first moment; None if no answer tells and nobody said.
+        start_ns: UTC epoch ns of the first moment; None if unknown.
+        values: field → `(n_moments, n_ranks)` float64, NaN where not told.
+        expert_tokens: `(n_moments, n_layers, n_gpus)`; None where not told.
+        restarted: `(n_moments, n_ranks)` counters of the rank fell since the moment before.
+        facts: configuration, the latest word wins.
+        interfaces: those that answered.
+        unlabelled: some answer lost its rank labels.
+        gaps: moments at which a poll failed.
+        sources: one a file, URL or recording.
+        notes: what ordering and joining decided and the user should know.
+    """
+
+    name: str
+    engine: EngineName
+    model: str | None
+    role: Role | None
+    ranks: tuple[int, ...]
+    seconds: FloatArray | None
+    start_ns: int | None
+    values: Mapping[str, FloatArray]
+    restarted: BoolArray
+    expert_tokens: FloatArray | None = None
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    interfaces: tuple[str, ...] = ()
+    unlabelled: bool = False
+    gaps: int = 0
+    sources: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_moments(self) -> int:
+        """Count the moments."""
+        return len(self.restarted)
