@@ -55,7 +55,7 @@ def _compare(one: LedgerAnswer, other: LedgerAnswer) -> int:
     later, earlier = int((votes > 0).sum()), int((votes < 0).sum())
     if later == earlier:
         raise UsageError(
-            f"counters of some ranks grow and of as many others fall against {one.where}: two targets with equal labels?",
+            f"counters of as many ranks grow as fall against {one.where}: two targets with equal labels?",
             where=other.where,
             mend=_MEND,
         )

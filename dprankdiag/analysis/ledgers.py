@@ -69,8 +69,7 @@ def join_sightings(
     ledgers: list[Ledger] = []
     for place, members in places.items():
         streams = list(_make_streams(members))
-        for parts in _split_targets(streams):
-            ledgers.append(_join_streams(place, parts, interval_s, sources))
+        ledgers += [_join_streams(place, parts, interval_s, sources) for parts in _split_targets(streams)]
     return _name_apart(ledgers)
 
 
@@ -285,7 +284,9 @@ def _carry(table: FloatArray) -> FloatArray:
 
 def _join_experts(streams: Sequence[_Stream], axis: _Axis) -> FloatArray | None:
     """Lay the expert counts of the streams on the moments; counts of another shape than the latest are left out."""
-    told = [(axis.place(one, index), answer.expert_tokens) for one in streams for index, answer in enumerate(one.answers)]
+    told = [
+        (axis.place(one, index), answer.expert_tokens) for one in streams for index, answer in enumerate(one.answers)
+    ]
     known = [(moment, counts) for moment, counts in told if counts is not None]
     if not known:
         return None
