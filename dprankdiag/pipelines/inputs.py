@@ -11,22 +11,27 @@ from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.flight_dumps import FlightDump
+from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.sources import Reading, Source
 from dprankdiag.model.wait_matrix import WaitMatrix
+from dprankdiag.pipelines.ledger_files import read_ledger_file
 from dprankdiag.readers.flight_recorder import FlightRecorderReader
+from dprankdiag.readers.ledger_kinds import LEDGER
+from dprankdiag.readers.named_paths import split_named
 from dprankdiag.readers.nsys_parquet import NsysParquetReader
 from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
 from dprankdiag.readers.sniff import NSYS_SQLITE, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
 
-Readable = Reading | WaitMatrix | FlightDump
+Readable = Reading | WaitMatrix | FlightDump | LedgerFile
 READERS: Mapping[str, Callable[[Path], Readable]] = {
     NsysSqliteReader.kind: NsysSqliteReader().read,
     NsysParquetReader.kind: NsysParquetReader().read,
     TorchJsonReader.kind: TorchJsonReader().read,
     WaitMatrixReader.kind: WaitMatrixReader().read,
     FlightRecorderReader.kind: FlightRecorderReader().read,
+    LEDGER: read_ledger_file,
 }
 """How each kind that `sniff` tells is read."""
 
@@ -41,6 +46,7 @@ class Inputs:
     unusable: tuple[Source, ...]
     matrices: tuple[WaitMatrix, ...] = ()
     dumps: tuple[FlightDump, ...] = ()
+    ledgers: tuple[LedgerFile, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
@@ -82,6 +88,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
         tuple(unusable),
         tuple(item for item in readable if isinstance(item, WaitMatrix)),
         tuple(item for item in readable if isinstance(item, FlightDump)),
+        tuple(item for item in readable if isinstance(item, LedgerFile)),
     )
 
 
