@@ -178,7 +178,9 @@ def show(value: float, unit: str) -> str:
     """Write a value for people."""
     if unit == "ratio":
         return f"{100 * value:.0f} %"
-    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.3g}"
+    if abs(value) >= 1e7:
+        return f"{value / 1e6:.3g} M"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.3g}"
 
 
 def show_s(seconds: float) -> str:

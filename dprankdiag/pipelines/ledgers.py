@@ -44,17 +44,31 @@ NOT_SHOWN = (
 _DP_ATTENTION_WITH = "SGLANG_ENABLE_METRICS_DP_ATTENTION=1 beside --enable-metrics (SGLang >= 0.5.22)"
 
 
-def diagnose_ledger(ledger: Ledger, expect_ranks: int | None = None) -> Diagnosis:
-    """Judge a ledger as a whole, from its first moment to its last.
+def view_whole(ledger: Ledger) -> LedgerView:
+    """View a ledger from its first moment to its last."""
+    return view_ledger(LedgerWindow(ledger, 0, max(ledger.n_moments - 1, 0)))
+
+
+def diagnose_view(seen: LedgerView, expect_ranks: int | None = None, lasting: Sequence[Finding] = ()) -> Diagnosis:
+    """Judge a ledger over a window.
 
     Args:
+        lasting: what was found from moment to moment within it.
         expect_ranks: how many DP ranks there should be.
     """
-    window = LedgerWindow(ledger, 0, max(ledger.n_moments - 1, 0))
-    seen = view_ledger(window)
     claims, abstentions = judge_view(seen)
-    missing = find_missing(ledger, expect_ranks)
-    return conclude_ledger(seen, [price_claim(claim, seen) for claim in claims], abstentions, missing)
+    missing = find_missing(seen.window.ledger, expect_ranks)
+    return conclude_ledger(seen, [*lasting, *_add(claims, seen, lasting)], abstentions, missing)
+
+
+def _add(claims: Sequence[UntimedClaim], seen: LedgerView, lasting: Sequence[Finding]) -> Iterator[Finding]:
+    """Price what the whole shows and no part of it did."""
+    told = {(finding.cause, finding.ranks) for finding in lasting}
+    told |= {(finding.cause.split(".")[0], finding.ranks) for finding in lasting if finding.cause.startswith("load.")}
+    for claim in claims:
+        kin = claim.cause.split(".")[0]
+        if (claim.cause, claim.ranks) not in told and (kin, claim.ranks) not in told:
+            yield price_claim(claim, seen)
 
 
 def judge_view(seen: LedgerView) -> tuple[list[UntimedClaim], list[Abstention]]:
@@ -116,7 +130,7 @@ def conclude_ledger(
     ordered = sorted(findings, key=lambda item: (_ORDER.index(item.severity), -(item.lost_ns or 0), -item.confidence))
     said = {item.cause for item in abstentions}
     found = {item.cause for item in ordered}
-    rest = [cause for cause in NOT_SHOWN if cause not in said]
+    rest = [cause for cause in NOT_SHOWN if cause not in said and not _is_judged(cause, seen)]
     kind = "metrics" if any(name.endswith("-metrics") for name in ledger.interfaces) else "ledger"
     return conclude_untimed(
         ordered,
@@ -133,6 +147,13 @@ def conclude_ledger(
         tuple(_notes(seen, missing)),
         _time(seen),
     )
+
+
+def _is_judged(cause: str, seen: LedgerView) -> bool:
+    """Tell what this ledger did show, whatever others of its kind do not."""
+    if cause == "single_point.host":
+        return seen.waits is not None
+    return cause == "structural.expert" and seen.experts is not None
 
 
 def _list_ranks(ledger: Ledger, findings: Sequence[Finding]) -> tuple[int, ...]:
@@ -179,7 +200,7 @@ def _notes(seen: LedgerView, missing: tuple[int, ...]) -> Iterator[str]:
     elif ledger.seconds is None:
         yield "no answer tells the seconds between moments: shares and means per step are judged, rates are not"
     if missing:
-        yield f"{name_numbers(missing)} should be there and tells nothing: a missing rank is a suspect, not a healthy one"
+        yield f"{name_numbers(missing)}: should be there, told nothing; a missing rank is a suspect, not a healthy one"
     for name, table in (("load answers", "load_running_requests"), ("metrics", "running_requests")):
         silent = _find_silent(ledger, table)
         if silent and ledger.facts.get(f"absent:{table}") is None:

@@ -11,7 +11,8 @@ _PAGE = re.compile(rb"\A(?:\xef\xbb\xbf)?\s*(?:# (?:HELP|TYPE|EOF)\b|(?:sglang|v
 _SHARED_MEMORY = b"SLNS"
 _FRAMES = b'"payload_hex"'
 _LOG = re.compile(
-    rb"(?:Decode|Prefill) batch\b.*#|Engine \d+: (?:Avg prompt throughput|Iteration\()|\bEngines Aggregated: Avg prompt|"
+    rb"(?:Decode|Prefill) batch\b.*#|Engine \d+: (?:Avg prompt throughput|Iteration\()|"
+    rb"\bEngines Aggregated: Avg prompt|"
     rb"\[Expert Balancedness\]|EPLB step: \d"
 )
 _JSON_MARKS = (

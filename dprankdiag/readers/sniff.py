@@ -16,7 +16,10 @@ NSYS_SQLITE = "nsys-sqlite"
 NSYS_PARQUET = "nsys-parquet"
 TORCH_JSON = "torch-json"
 _EXPECTED = "expected an Nsight Systems export (SQLite or parquetdir) or a torch profiler trace"
-_EXPECTED_ANY = f"{_EXPECTED}, metrics, load answers or a log of an engine, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
+_EXPECTED_ANY = (
+    f"{_EXPECTED}, metrics, load answers or a log of an engine, a receive-wait matrix (CSV) or Flight Recorder dumps "
+    "(JSON)"
+)
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096

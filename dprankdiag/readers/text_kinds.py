@@ -8,7 +8,6 @@ from dprankdiag.readers.flight_recorder import FLIGHT_RECORDER, is_flight_dump
 from dprankdiag.readers.ledger_kinds import LEDGER, is_ledger
 from dprankdiag.readers.wait_matrix import MOST_BYTES, WAIT_MATRIX, is_wait_matrix
 
-
 LOG_BYTES = 1 << 20
 """A log may begin with so much about its start before it tells a load."""
 
