@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dprankdiag.collectors.base import Collector
+from dprankdiag.collectors.exposition import EOF
 from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, Pace, hide_credentials
 from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_path
 from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
@@ -226,11 +227,16 @@ class Poller:
             return [reply]
         where = hide_credentials(f"{target.base}{collector.path}")
         try:
-            answers = collector.parse(reply.body, where, reply.received_ns)
+            answers = collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
         except InputError as error:
             return [NoData(collector.interface, where, reply.received_ns, error.what)]
         doubt = interface.doubts.judge(answers)
         return [NoData(collector.interface, where, reply.received_ns, doubt)] if doubt else list(answers)
+
+
+def _mark_end(collector: Collector, body: bytes) -> bytes:
+    """Mark the end of a page: HTTP tells that none of it was lost, which the page alone cannot."""
+    return body + f"{EOF}\n".encode() if collector.path == "/metrics" and body.endswith(b"\n") else body
 
 
 def _is_replaced(target: _Target, interface: _Interface) -> bool:
