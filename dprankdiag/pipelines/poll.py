@@ -25,7 +25,7 @@ from dprankdiag.collectors.sglang_server_info import SglangServerInfo
 from dprankdiag.collectors.vllm_info import VllmLoad, VllmServerInfo, VllmVersion
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import InputError
-from dprankdiag.model.ledgers import EngineName, NoData
+from dprankdiag.model.ledgers import EngineName, LedgerAnswer, NoData
 from dprankdiag.pipelines.doubts import Doubts
 from dprankdiag.pipelines.sources import Answers, Stream, read_memory, read_targets
 from dprankdiag.units import NS_PER_S
@@ -214,24 +214,28 @@ class Poller:
 
     def _ask(self, target: _Target, interface: _Interface) -> Answers:
         answers = self._collect(target, interface)
-        failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
+        failure = answers if isinstance(answers, NoData) else None
         interface.is_absent = failure is not None and failure.absent
         interface.pace.note(self._clock(), failure)
-        return answers
+        if isinstance(answers, NoData):
+            return [answers]
+        doubt = interface.doubts.judge(answers)
+        if doubt:
+            (first, *_) = answers
+            return [NoData(first.interface, first.where, first.taken_ns or self._clock(), doubt)]
+        return list(answers)
 
-    def _collect(self, target: _Target, interface: _Interface) -> Answers:
+    def _collect(self, target: _Target, interface: _Interface) -> tuple[LedgerAnswer, ...] | NoData:
         collector = interface.collector
         accept = ACCEPT_TEXT if collector.path == "/metrics" else ACCEPT_JSON
         reply = self._fetcher.fetch(collector.interface, target.base, collector.path, accept)
         if isinstance(reply, NoData):
-            return [reply]
+            return reply
         where = hide_credentials(f"{target.base}{collector.path}")
         try:
-            answers = collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
+            return collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
         except InputError as error:
-            return [NoData(collector.interface, where, reply.received_ns, error.what)]
-        doubt = interface.doubts.judge(answers)
-        return [NoData(collector.interface, where, reply.received_ns, doubt)] if doubt else list(answers)
+            return NoData(collector.interface, where, reply.received_ns, error.what)
 
 
 def _mark_end(collector: Collector, body: bytes) -> bytes:
