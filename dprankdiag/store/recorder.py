@@ -89,8 +89,11 @@ class Recorder:
             for answer, item in enumerate(told, first):
                 self._insert(database, answer, moment_ns, item)
             self._forget(database, first, moment_ns, max(_FORGET_AT_LEAST, _FORGET_TIMES * len(told)))
+            crowded = _ask(database, "PRAGMA freelist_count") > _SPARE_PAGES
         self._next_answer = first + len(told)
         self._tick += 1
+        if crowded:
+            self._give_back_room(database)
         if len(self._facts) > _FACT_SETS_KEPT:
             self._forget_facts()
 
@@ -182,6 +185,13 @@ class Recorder:
             database.executemany("INSERT INTO facts VALUES (?, ?, ?, ?)", [(number, *row) for row in told])
         return self._facts[key]
 
+    def _give_back_room(self, database: sqlite3.Connection) -> None:
+        try:
+            # As a script, because a single statement is only run as far as its first page.
+            database.executescript(f"PRAGMA incremental_vacuum({_GIVEN_BACK_PAGES})")
+        except sqlite3.Error as error:
+            raise _explain(error, self.path) from error
+
     def _forget_facts(self) -> None:
         """Forget facts that no answer refers to any more."""
         with self._transaction() as database:
@@ -189,7 +199,7 @@ class Recorder:
         self._load_known()
 
     def _forget(self, database: sqlite3.Connection, first: int, moment_ns: int, most: int) -> None:
-        """Forget the oldest answers, at most `most` of them and none of this tick, and give back room."""
+        """Forget the oldest answers, at most `most` of them and none of this tick."""
         oldest = database.execute(
             "SELECT answer, recorded_ns FROM answers WHERE answer < ? ORDER BY answer LIMIT ?", (first, most)
         ).fetchall()
@@ -201,8 +211,6 @@ class Recorder:
         if last:
             for table in ("answers", "loads", "experts"):
                 database.execute(f"DELETE FROM {table} WHERE answer <= ?", (last,))
-        if _ask(database, "PRAGMA freelist_count") > _SPARE_PAGES:
-            database.execute(f"PRAGMA incremental_vacuum({_GIVEN_BACK_PAGES})").fetchall()
 
 
 def _lock_file(path: Path) -> tuple[int | None, bool]:
