@@ -25,8 +25,8 @@ class Seconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read it as seconds."""
-        if isinstance(value, (int, float)):
-            return float(value)
+        if isinstance(value, float):
+            return value
         found = _AMOUNT.fullmatch(str(value))
         unit = _SECONDS.get(found[2].lower() or "s") if found else None
         if found is None or unit is None or not 0 < (seconds := float(found[1]) * unit) < math.inf:
@@ -47,4 +47,4 @@ class Size(click.ParamType[int]):
         unit = _BYTES.get(found[2].lower()) if found else None
         if found is None or unit is None or float(found[1]) * unit < 1:
             self.fail(f"'{value}' is no size, expected such as 500MB or 2GB", param, ctx)
-        return round(float(found[1]) * unit)
+        return int(float(found[1]) * unit)

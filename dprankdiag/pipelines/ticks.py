@@ -17,8 +17,8 @@ def run_ticks(
 ) -> Iterator[int]:
     """Yield the number of each tick when its time has come, tick 0 at once.
 
-    Times are multiples of the interval after the start, so that they do not drift. A tick whose time passes while the one
-    before is at work is skipped, never made up for: its number is missing.
+    Times are multiples of the interval after the start, so that they do not drift. A tick whose time passes while the
+    one before is at work is skipped, never made up for: its number is missing.
 
     Args:
         duration_s: no tick comes later than this.
