@@ -16,9 +16,11 @@ from dprankdiag.errors import DprankdiagError
 
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
+    from dprankdiag.collectors.http import Access
     from dprankdiag.model.comparison import Comparison
     from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
+    from dprankdiag.pipelines.record import Asker
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -26,6 +28,7 @@ VERBS = {
     "analyze": "dprankdiag.cli.analyze",
     "compare": "dprankdiag.cli.compare",
     "kernels": "dprankdiag.cli.kernels",
+    "record": "dprankdiag.cli.record",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
 }
@@ -55,6 +58,13 @@ def compare_inputs(before: Input, after: Input) -> Comparison:
     return compare(before, after)
 
 
+def open_poller(targets: Sequence[str], access: Access) -> Asker:
+    """Make what asks targets again and again."""
+    from dprankdiag.pipelines.poll import Poller
+
+    return Poller(targets, access)
+
+
 def load_cause_catalog() -> Mapping[str, Cause]:
     """Load what the catalogue says of each cause."""
     from dprankdiag.catalog.causes import load_causes
@@ -80,6 +90,7 @@ class Doors:
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
     compare: Callable[[Input, Input], Comparison] = compare_inputs
+    open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
 
 
 def open_doors(context: click.Context) -> Doors:

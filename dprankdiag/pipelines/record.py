@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.pipelines.ticks import Wait, run_ticks
@@ -12,6 +13,19 @@ from dprankdiag.pipelines.ticks import Wait, run_ticks
 Told = LedgerAnswer | NoData
 Poll = Callable[[], Sequence[Told]]
 """Ask all targets once; what did not answer is `NoData`."""
+
+
+class Asker(Protocol):
+    """Asks targets, and holds connections to them."""
+
+    def poll(self) -> Sequence[Told]:
+        """Ask all targets once."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
 
 Keep = Callable[[Sequence[Told], int], None]
 """Keep what was told at a moment (UTC epoch ns)."""

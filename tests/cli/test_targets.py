@@ -9,53 +9,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprankdiag.cli.amounts import Seconds, Size
-from dprankdiag.cli.targets import check_targets, read_access
+from dprankdiag.cli.targets import check_once, read_access
+from dprankdiag.collectors.http import Access
 from dprankdiag.errors import UsageError
 
 NOTHING: dict[str, Any] = {
     "token_env": None,
     "token_file": None,
-    "header_file": None,
+    "token_header": "Authorization",
+    "plain_token": False,
     "ca_file": None,
-    "insecure": False,
     "timeout_s": 5.0,
 }
 
 
-def _read(**given: Any) -> dict[str, str]:
-    return dict(read_access({**NOTHING, **given}).headers)
+def _read(**given: Any) -> Access:
+    return read_access({**NOTHING, **given})
 
 
 def test_a_token_comes_from_a_variable_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ENGINE_KEY", " hush \n")
-    (tmp_path / "key").write_text("hush\nsecond line\n")
-    assert _read(token_env="ENGINE_KEY") == {"Authorization": "Bearer hush"}
-    assert _read(token_file=tmp_path / "key") == {"Authorization": "Bearer hush"}
+    (tmp_path / "key").write_text("hush\n")
+    for access in (_read(token_env="ENGINE_KEY"), _read(token_file=tmp_path / "key")):
+        assert access.secret is not None
+        assert (access.secret.header, access.secret.value) == ("Authorization", "Bearer hush")
+        assert "hush" not in f"{access!r}{access}"
 
 
-def test_headers_come_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "headers").write_text("X-Team: infra\n\nAuthorization: Basic abc\n")
-    assert _read(header_file=tmp_path / "headers") == {"X-Team": "infra", "Authorization": "Basic abc"}
+def test_without_a_token_nothing_is_sent() -> None:
+    assert _read().secret is None
 
 
-def test_what_is_secret_is_in_no_text_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_header_carries_the_token_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_KEY", "hush")
-    access = read_access({**NOTHING, "token_env": "ENGINE_KEY"})
-    assert "hush" not in f"{access!r}{access}"
+    secret = _read(token_env="ENGINE_KEY", token_header="X-Api-Key").secret
+    assert secret is not None
+    assert (secret.header, secret.value) == ("X-Api-Key", "hush")
 
 
 def test_a_token_given_for_its_name_is_not_repeated() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="takes the name") as caught:
         _read(token_env="sk-live-123")
     assert "sk-live-123" not in str(caught.value)
+
+
+def test_the_longest_wait_bounds_the_connection_too() -> None:
+    access = _read(timeout_s=0.5)
+    assert (access.connect_s, access.reply_s) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(
     "given, line",
     [
-        ({"token_env": "NOT_SET_ANYWHERE"}, "no token in it"),
-        ({"token_env": "A", "token_file": Path("b")}, "exclude each other"),
+        ({"token_env": "NOT_SET_ANYWHERE"}, "no token"),
+        ({"token_env": "A", "token_file": Path("b")}, "one place"),
         ({"token_file": Path("absent")}, "cannot be read"),
+        ({"token_header": "X: y"}, "name of a header"),
         ({"ca_file": Path("absent")}, "no such file"),
     ],
 )
@@ -64,39 +73,11 @@ def test_what_cannot_be_had_is_one_line(given: dict[str, Any], line: str) -> Non
         _read(**given)
 
 
-def test_a_line_that_is_no_header_is_named_but_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "headers").write_text("X: y\nhush hush\n")
-    with pytest.raises(UsageError, match="line 2") as caught:
-        _read(header_file=tmp_path / "headers")
+def test_a_target_given_twice_is_refused_without_its_password() -> None:
+    with pytest.raises(UsageError, match="twice") as caught:
+        check_once(["http://me:hush@a:1", "http://me:hush@a:1"])
     assert "hush" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "target", ["http://a:30000", "https://[::1]:8000/prefix", "prometheus+http://p:9090", "zmq+tcp://h:5565", "shm:"]
-)
-def test_every_kind_of_target_is_taken(target: str) -> None:
-    assert check_targets([target]) == (target,)
-
-
-@pytest.mark.parametrize(
-    "target, line",
-    [
-        ("localhost:30000", "did you mean http://localhost:30000"),
-        ("ftp://a", "no target of kind 'ftp'"),
-        ("http://", "without a host"),
-        ("http://me:hush@a", "must not carry a user name"),
-        ("http://me:hush@a:port", "no usable address"),
-    ],
-)
-def test_a_target_that_cannot_be_asked_is_refused(target: str, line: str) -> None:
-    with pytest.raises(UsageError, match=line) as caught:
-        check_targets([target])
-    assert "hush" not in str(caught.value)
-
-
-def test_a_target_given_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="twice"):
-        check_targets(["http://a:1", "http://a:1"])
+    assert check_once(["http://a:1", "http://b:1"]) == ("http://a:1", "http://b:1")
 
 
 @pytest.mark.parametrize("text, seconds", [("5", 5), ("500ms", 0.5), ("10min", 600), ("1.5h", 5400), ("7d", 604800)])
