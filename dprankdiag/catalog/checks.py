@@ -33,7 +33,7 @@ class Condition:
     def holds(self, facts: Mapping[str, Fact]) -> bool:
         """Tell whether the facts meet it."""
         if self.test == "known":
-            return (self.fact in facts) == self.value
+            return (self.fact in facts) == bool(self.value)
         if self.fact not in facts:
             return False
         told = facts[self.fact]
@@ -45,7 +45,7 @@ class Condition:
             return any(_same(told, one) for one in self.value)
         if isinstance(told, bool) or not isinstance(told, int | float):
             return False
-        return bool(told >= self.value if self.test == "at_least" else told <= self.value)
+        return told >= float(self.value) if self.test == "at_least" else told <= float(self.value)
 
 
 def _same(told: Fact, value: Fact) -> bool:
@@ -68,9 +68,8 @@ class CheckRow:
         """Make the finding with the facts in its words; None where it does not apply."""
         if not all(condition.holds(facts) for condition in self.when):
             return None
-        return Check(
-            self.key, self.level, *(_fill(text, facts) for text in (self.what, self.why, self.todo)), self.source
-        )
+        what, why, todo = (_fill(text, facts) for text in (self.what, self.why, self.todo))
+        return Check(self.key, self.level, what, why, todo, self.source)
 
 
 def _fill(text: str, facts: Mapping[str, Fact]) -> str:
@@ -95,6 +94,13 @@ def find_checks(facts: Mapping[str, Fact]) -> tuple[Check, ...]:
 def load_checks() -> dict[str, CheckRow]:
     """Load all checks by key, in the order of the catalogue."""
     return dict(_load_shipped()[0])
+
+
+def list_wanted_facts() -> frozenset[str]:
+    """Name every fact that a check asks for or puts into words."""
+    rows = load_checks().values()
+    tested = {condition.fact for row in rows for condition in row.when}
+    return frozenset(tested | {name for row in rows for name in _PLACE.findall(f"{row.what}{row.why}{row.todo}")})
 
 
 def load_needs() -> dict[str, tuple[Need, ...]]:

@@ -9,8 +9,8 @@ from typing import Literal
 from dprankdiag.model.ledgers import EngineName, Fact
 
 Level = Literal["problem", "missing", "note", "ok"]
-"""problem: it is set up so that ranks will be uneven, or numbers misread; missing: a number that could be had is not told;
-note: to be known when reading the numbers; ok: as it should be."""
+"""problem: it is set up so that ranks will be uneven, or numbers misread; missing: a number that could be had is not
+told; note: to be known when reading the numbers; ok: as it should be."""
 
 LEVELS: tuple[Level, ...] = ("problem", "missing", "note", "ok")
 
