@@ -78,11 +78,17 @@ def _fill(text: str, facts: Mapping[str, Fact]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Fields that together show a cause; a target that tells them all can be judged."""
+    """Fields that together show a cause; a target that tells them all can be judged.
+
+    Attributes:
+        engine: the only one that can tell them; None if any can.
+        get_it_with: how to get them, where that is not what metrics in general need.
+    """
 
     fields: tuple[str, ...]
     text: str
     engine: str | None = None
+    get_it_with: str | None = None
 
 
 def find_checks(facts: Mapping[str, Fact]) -> tuple[Check, ...]:
@@ -101,6 +107,11 @@ def list_wanted_facts() -> frozenset[str]:
     rows = load_checks().values()
     tested = {condition.fact for row in rows for condition in row.when}
     return frozenset(tested | {name for row in rows for name in _PLACE.findall(f"{row.what}{row.why}{row.todo}")})
+
+
+def load_families(engine: str) -> tuple[str, ...]:
+    """Name the families of an engine that judging its ledger rests on."""
+    return tuple(read_catalog("checks.toml")["families"][engine])
 
 
 def load_needs() -> dict[str, tuple[Need, ...]]:
@@ -140,7 +151,7 @@ def _make_need(row: Mapping[str, Any]) -> Need:
     unknown = set(row["fields"]) - set(load_fields()) - {EXPERT_TOKENS}
     if unknown:
         raise ValueError(f"unknown fields {sorted(unknown)}")
-    return Need(tuple(row["fields"]), row["text"], row.get("engine"))
+    return Need(tuple(row["fields"]), row["text"], row.get("engine"), row.get("get_it_with"))
 
 
 def _as_list(value: Any) -> Sequence[Any]:

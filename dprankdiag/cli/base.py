@@ -17,6 +17,7 @@ from dprankdiag.errors import DprankdiagError
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
     from dprankdiag.collectors.http import Access
+    from dprankdiag.model.checkup import Checkup
     from dprankdiag.model.comparison import Comparison
     from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
@@ -29,6 +30,7 @@ VERBS = {
     "compare": "dprankdiag.cli.compare",
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
+    "doctor": "dprankdiag.cli.doctor",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
 }
@@ -65,6 +67,13 @@ def open_poller(targets: Sequence[str], access: Access) -> Asker:
     return Poller(targets, access)
 
 
+def examine_targets(targets: Sequence[str], access: Access) -> Sequence[Checkup]:
+    """Examine engines, and what Prometheus stores of them."""
+    from dprankdiag.pipelines.doctor import examine
+
+    return examine(targets, access)
+
+
 def load_cause_catalog() -> Mapping[str, Cause]:
     """Load what the catalogue says of each cause."""
     from dprankdiag.catalog.causes import load_causes
@@ -91,6 +100,7 @@ class Doors:
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
     compare: Callable[[Input, Input], Comparison] = compare_inputs
     open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
+    examine: Callable[[Sequence[str], Access], Sequence[Checkup]] = examine_targets
 
 
 def open_doors(context: click.Context) -> Doors:

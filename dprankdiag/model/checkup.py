@@ -14,8 +14,9 @@ told; note: to be known when reading the numbers; ok: as it should be."""
 
 LEVELS: tuple[Level, ...] = ("problem", "missing", "note", "ok")
 
-InterfaceStatus = Literal["answered", "absent", "refused", "slow", "failed"]
-"""absent: the engine does not offer it; refused: it wants a token; slow: no answer in time; failed: anything else."""
+InterfaceStatus = Literal["answered", "absent", "refused", "slow", "unreachable", "failed"]
+"""absent: the engine does not offer it; refused: it wants a token; slow: no answer in time; unreachable: no connection;
+failed: anything else."""
 
 
 @dataclass(frozen=True, slots=True)

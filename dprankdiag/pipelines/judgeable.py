@@ -9,7 +9,7 @@ from dprankdiag.catalog.identifiability import Ability, load_identifiability, lo
 from dprankdiag.model.checkup import Judgeable
 from dprankdiag.model.ledgers import EngineName
 
-METRICS, TRACE = "metrics", "trace-kernels-calls"
+METRICS, TRACE, DUMPS = "metrics", "trace-kernels-calls", "flight-recorder"
 """Kinds of input as the catalogue of what can be told calls them."""
 
 
@@ -33,7 +33,6 @@ def _judge(cause: str, abilities: Mapping[str, Ability], needs: Sequence[Need], 
     if needs:
         lacking = [name for name in needs[0].fields if name not in fields]
         text = f"{needs[0].text} (not told: {', '.join(lacking)})"
-        return Judgeable(cause, "needs", text, abilities[METRICS].get_it_with)
-    shown_by_trace = abilities[TRACE].answer == "can"
-    get_it_with = load_inputs()[TRACE].get_it_with if shown_by_trace else abilities[METRICS].get_it_with
-    return Judgeable(cause, "cannot", "no number of this engine shows it", get_it_with)
+        return Judgeable(cause, "needs", text, needs[0].get_it_with or abilities[METRICS].get_it_with)
+    better = next((kind for kind in (TRACE, DUMPS) if abilities[kind].answer == "can"), TRACE)
+    return Judgeable(cause, "cannot", "no number of this engine shows it", load_inputs()[better].get_it_with)

@@ -10,7 +10,15 @@ import msgspec
 from dprankdiag.errors import DamagedInput
 from dprankdiag.model.ledgers import Fact
 
-ALWAYS = ("version", "served_model_name", "dp_size", "attn_dp_size", "enable_dp_attention", "data_parallel_size", "tp_size")
+ALWAYS = (
+    "version",
+    "served_model_name",
+    "dp_size",
+    "attn_dp_size",
+    "enable_dp_attention",
+    "data_parallel_size",
+    "tp_size",
+)
 
 
 def read_switches(body: bytes, wanted: Collection[str]) -> dict[str, Fact]:
