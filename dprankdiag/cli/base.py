@@ -31,6 +31,7 @@ VERBS = {
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
     "doctor": "dprankdiag.cli.doctor",
+    "capture": "dprankdiag.cli.capture",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
 }

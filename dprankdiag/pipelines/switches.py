@@ -16,9 +16,14 @@ ALWAYS = (
     "dp_size",
     "attn_dp_size",
     "enable_dp_attention",
-    "data_parallel_size",
     "tp_size",
+    "pp_size",
+    "nnodes",
+    "data_parallel_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
+"""Switches that say what the engine is, whatever is checked."""
 
 
 def read_switches(body: bytes, wanted: Collection[str]) -> dict[str, Fact]:
