@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb, log
+from math import ceil, comb, log
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,12 @@ Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
 
 IDLE_CHANCE = 1e-6
 """Chance at which requests spread at random leave so many ranks without any."""
+
+LEAST_REQUESTS = 1.5
+"""Requests on a rank, on average, from which some could be moved away."""
+
+MUCH_MORE = 1.5
+"""Requests over an even share from which ranks without any are worth a word: one request has nobody to be spread to."""
 
 FEWER_HITS = 0.1
 """A rank hits less than its peers if by so much or more; by less, its prompts and not its hits make the work."""
@@ -56,7 +62,7 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
         return None
     idle = np.nan_to_num(seen.idle_share) >= IDLE_SHARE
     count, n_ranks = int(idle.sum()), len(idle)
-    if not 0 < count < n_ranks or seen.requests < n_ranks:
+    if not 0 < count < n_ranks or not _could_be_spread(seen):
         return None
     chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
     if chance > IDLE_CHANCE:
@@ -68,17 +74,31 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     return LoadFound("idle", ~idle, -log(max(chance, 1e-300)), ratio, shown)
 
 
+def _could_be_spread(seen: LedgerView) -> bool:
+    """Tell whether the busiest rank has more requests than an even share, by enough to spread some."""
+    if seen.rows is None:
+        return True
+    share = ceil(float(np.nansum(seen.rows.values)) / len(seen.ranks))
+    return float(np.nanmax(seen.rows.values)) >= MUCH_MORE * max(share, 1)
+
+
 def _find_work(seen: LedgerView) -> LoadFound | None:
     work = seen.work
-    if work is None or work.uneven is None:
+    if work is None or work.uneven is None or _is_one_request(seen, work.uneven.mask):
         return None
     high = work.uneven
     prompts = _find_prompts(seen)
     if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
         return prompts
     kind = _kind_of_work(seen.running or seen.rows, high)
-    shown = tuple(one for one in (work, seen.rows) if one is not None)
+    parts = (seen.rows, work) if kind == "requests" else (work, seen.rows)
+    shown = tuple(one for one in parts if one is not None)
     return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
+
+
+def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether each rank of a mask has a single request at most: no router can spread that."""
+    return seen.rows is not None and bool(np.nanmax(seen.rows.values[mask], initial=0.0) < LEAST_REQUESTS)
 
 
 def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:

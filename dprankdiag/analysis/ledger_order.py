@@ -11,6 +11,7 @@ import numpy as np
 from dprankdiag.catalog.ledger import load_fields
 from dprankdiag.errors import UsageError
 from dprankdiag.model.ledgers import LedgerAnswer
+from dprankdiag.units import NS_PER_S
 
 _MEND = "name them: dprankdiag analyze A=PATH B=PATH"
 
@@ -33,14 +34,39 @@ def order_answers(
     if all(second is not None for second in at_s):
         ordered = sorted(places, key=lambda place: at_s[place] or 0.0)
         return tuple(answers[place] for place in ordered), tuple(ordered), ()
-    stamps = [answer.taken_ns for answer in answers]
-    if len(set(stamps)) == len(stamps) and None not in stamps:
-        ordered = sorted(places, key=lambda place: stamps[place] or 0)
+    stamps = [stamp_of(answer) for answer in answers]
+    if None not in stamps and len(set(stamps)) > 1:
+        ordered = _keep_fullest(answers)
         return tuple(answers[place] for place in ordered), tuple(ordered), ()
     by_name = sorted(places, key=lambda place: answers[place].where)
     ordered = sorted(by_name, key=cmp_to_key(_compare_of(answers)))
     kept, notes = _drop_repeats([answers[place] for place in ordered], ordered)
     return tuple(answers[place] for place in kept), tuple(kept), notes
+
+
+def stamp_of(answer: LedgerAnswer) -> float | None:
+    """Return the second an answer was made at: by the freshest snapshot in it, else when it was taken; None if unknown.
+
+    Two formats of one load answer carry the same snapshots and are of one moment.
+    """
+    snapshots = answer.values.get("load_stamp_s")
+    if snapshots is not None and not np.isnan(snapshots).all():
+        return float(np.nanmax(snapshots))
+    return None if answer.taken_ns is None else answer.taken_ns / NS_PER_S
+
+
+def _keep_fullest(answers: Sequence[LedgerAnswer]) -> list[int]:
+    """Order answers by their stamps; of several with one stamp the one that tells most is kept."""
+    fullest: dict[float, int] = {}
+    for place, answer in enumerate(answers):
+        stamp = stamp_of(answer) or 0.0
+        if stamp not in fullest or _count_told(answer) > _count_told(answers[fullest[stamp]]):
+            fullest[stamp] = place
+    return [fullest[stamp] for stamp in sorted(fullest)]
+
+
+def _count_told(answer: LedgerAnswer) -> int:
+    return len(answer.ranks) * max(len(answer.values), 1)
 
 
 def _compare_of(answers: Sequence[LedgerAnswer]) -> Callable[[int, int], int]:

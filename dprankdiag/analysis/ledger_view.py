@@ -89,25 +89,25 @@ class LedgerView:
 
     window: LedgerWindow
     reason: str | None
-    rows: Quantity | None
-    running: Quantity | None
-    work: Quantity | None
-    held: Quantity | None
-    computed: Quantity | None
-    prompts: FloatArray | None
-    hits: FloatArray | None
-    idle_share: FloatArray | None
-    accepted: FloatArray | None
-    retracted: FloatArray | None
-    kv_usage: FloatArray | None
-    waits: Waits | None
-    step_s: FloatArray | None
-    experts: FloatArray | None
-    ages_s: FloatArray | None
-    requests: float
-    has_dp_attention: bool
     moving: BoolArray
     frozen: BoolArray
+    rows: Quantity | None = None
+    running: Quantity | None = None
+    work: Quantity | None = None
+    held: Quantity | None = None
+    computed: Quantity | None = None
+    prompts: FloatArray | None = None
+    hits: FloatArray | None = None
+    idle_share: FloatArray | None = None
+    accepted: FloatArray | None = None
+    retracted: FloatArray | None = None
+    kv_usage: FloatArray | None = None
+    waits: Waits | None = None
+    step_s: FloatArray | None = None
+    experts: FloatArray | None = None
+    ages_s: FloatArray | None = None
+    requests: float = 0.0
+    has_dp_attention: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -121,6 +121,8 @@ class LedgerView:
 
 def view_ledger(window: LedgerWindow) -> LedgerView:
     """Take the numbers of a window."""
+    if not window.ledger.ranks:
+        return _view_without_ranks(window)
     moving = _find_moving(window)
     frozen = _find_frozen(window, moving)
     running = _running(window, frozen)
@@ -132,31 +134,36 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
     if computed is None:
         computed = window.growth("load_prefill_tokens")
     cached = window.growth("cached_tokens")
-    prompts = None if computed is None or cached is None else computed + cached
     has_dp_attention = _positive(window.growth("active_steps", "idle_steps"))
     return LedgerView(
         window,
         _find_reason(window, moving, running),
-        None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], samples))),
-        None if running is None else Quantity("running", running, find_high(running, running)),
-        _work(window, samples) or held,
-        held,
-        _computed(computed, admitted),
-        prompts,
-        _hits(window, computed, cached),
-        _idle_share(window, has_dp_attention, moving, running),
-        _accepted(window),
-        window.growth("retracted_requests"),
-        window.level("load_kv_usage_ratio", "kv_usage_ratio"),
-        _waits(window),
-        _step_times(window),
-        _experts(window),
-        _ages(window),
-        float(samples.sum()) if rows is None else float(np.nansum(np.maximum(rows[1], samples))),
-        has_dp_attention,
         moving,
         frozen,
+        rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], samples))),
+        running=None if running is None else Quantity("running", running, find_high(running, running)),
+        work=_work(window, samples) or held,
+        held=held,
+        computed=_computed(computed, admitted),
+        prompts=None if computed is None or cached is None else computed + cached,
+        hits=_hits(window, computed, cached),
+        idle_share=_idle_share(window, has_dp_attention, moving, running),
+        accepted=_accepted(window),
+        retracted=window.growth("retracted_requests"),
+        kv_usage=window.level("load_kv_usage_ratio", "kv_usage_ratio"),
+        waits=_waits(window),
+        step_s=_step_times(window),
+        experts=_experts(window),
+        ages_s=_ages(window),
+        requests=_count_all(rows, admitted),
+        has_dp_attention=has_dp_attention,
     )
+
+
+def _view_without_ranks(window: LedgerWindow) -> LedgerView:
+    """Take what is told of GPUs only: the tokens of their experts."""
+    nobody = np.zeros(0, bool)
+    return LedgerView(window, _find_reason(window, nobody, None), nobody, nobody, experts=_experts(window))
 
 
 def _positive(grown: FloatArray | None) -> bool:
@@ -235,6 +242,12 @@ def _count_requests(window: LedgerWindow, running: FloatArray | None, admitted: 
     more = admitted if admitted is not None else finished
     counts = running if more is None else running + np.nan_to_num(more)
     return np.maximum(np.nan_to_num(counts), 1.0)
+
+
+def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None) -> float:
+    """Count the independent requests of all ranks together."""
+    held = 0.0 if rows is None else float(np.nansum(rows[1]))
+    return held if admitted is None else held + float(np.nansum(admitted))
 
 
 def _work(window: LedgerWindow, samples: FloatArray) -> Quantity | None:
@@ -321,6 +334,8 @@ def _waits(window: LedgerWindow) -> Waits | None:
     """Return what each rank waits at the border of a step: in the gather and for the control broadcast before it."""
     gather, count = window.growth("sync_wait_s"), window.growth("sync_waits")
     control = window.growth("control_wait_s")
+    if not _positive(control):
+        control = None
     if gather is None or count is None or not _positive(count):
         gather, count = window.growth("batch_stage_s"), _steps_by_rank(window)
         if gather is None or count is None or control is None:

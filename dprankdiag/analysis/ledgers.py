@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dprankdiag.analysis.ledger_order import order_answers
+from dprankdiag.analysis.ledger_order import order_answers, stamp_of
 from dprankdiag.catalog.ledger import load_fields
 from dprankdiag.errors import UsageError
 from dprankdiag.model.ledgers import BoolArray, Fact, FloatArray, Ledger, LedgerAnswer
@@ -141,7 +141,7 @@ def _join_streams(
     place: str, streams: Sequence[_Stream], interval_s: float | None, sources: Sequence[Source]
 ) -> Ledger:
     ordered = sorted(streams, key=lambda one: _rate_interface(one.first.interface))
-    telling = [one for one in ordered if one.first.ranks]
+    telling = [one for one in ordered if one.first.ranks or one.first.expert_tokens is not None]
     ranks = tuple(sorted({rank for one in telling for rank in _all_ranks(one)}))
     axis = _make_axis(telling, interval_s)
     values: dict[str, FloatArray] = {}
@@ -222,10 +222,12 @@ def _times_of(stream: _Stream) -> FloatArray | None:
     """Return the seconds of a stream's answers: the user's, else the stamps'; None if any is unknown."""
     if all(one is not None for one in stream.at_s):
         return np.array(stream.at_s, np.float64)
-    stamps = [answer.taken_ns for answer in stream.answers]
-    if any(stamp is None for stamp in stamps):
-        return None
-    return np.array([(stamp or 0) / NS_PER_S for stamp in stamps])
+    taken = [answer.taken_ns for answer in stream.answers]
+    stamps = [
+        stamp_of(answer) if taken_ns is None else taken_ns / NS_PER_S
+        for answer, taken_ns in zip(stream.answers, taken, strict=True)
+    ]
+    return None if None in stamps else np.array(stamps, np.float64)
 
 
 def _merge_times(times: Mapping[int, FloatArray], streams: Sequence[_Stream]) -> _Axis:

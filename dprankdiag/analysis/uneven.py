@@ -81,8 +81,8 @@ def _score(
 ) -> float:
     usual = float(values[rest].mean())
     independent = max(float(np.nanmean(samples[rest])), 0.0)
-    # Where the others have next to nothing, one thing more or less is what chance gives.
-    thing = float(values[high].mean()) / max(float(np.nanmean(samples[high])), 1.0)
+    everyone = [*high, *rest]
+    thing = float(values[everyone].sum()) / max(float(np.nansum(samples[everyone])), 1.0)
     prior = np.hypot(spread * thing * np.sqrt(max(independent, 1.0)), usual_spread * usual)
     own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
     freedom = len(rest) - 1

@@ -37,8 +37,8 @@ class LedgerInconsistent:
     *How we tell it apart*: only numbers of one answer are held against each other. Views that differ because they were
     taken at different moments are no contradiction, and neither is a gauge left over on an idle rank.
 
-    *What to do*: compare /metrics, /v1/loads and the log of that rank at one moment; clean the directory of metric files
-    between starts; check relabelling.
+    *What to do*: compare /metrics, /v1/loads and the log of that rank at one moment; clean the directory of metric
+    files between starts; check relabelling.
     """
 
     cause = "ledger.inconsistent"

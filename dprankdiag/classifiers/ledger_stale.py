@@ -29,12 +29,12 @@ class LedgerStale:
     *What you see*: the load that a rank publishes does not change any more while its counters grow, or while the others
     publish; a router that believes it sends the rank too much or too little.
 
-    *Why it happens*: one rank's publisher failed or its node is not reached; if the snapshots of all ranks stop at once,
-    one scheduler hangs and holds the gather that all take part in.
+    *Why it happens*: one rank's publisher failed or its node is not reached; if the snapshots of all ranks stop at
+    once, one scheduler hangs and holds the gather that all take part in.
 
-    *How we tell it apart*: stamps of the ranks are compared with the freshest of them, never with another host's clock;
-    a snapshot is stale when it did not move between two answers and three publishing intervals have passed. A gauge that
-    stands still on an idle rank is no fault and is only noted. A poll that failed is no data.
+    *How we tell it apart*: stamps of the ranks are compared with the freshest of them, never with another host's
+    clock; a snapshot is stale when it did not move between two answers and three publishing intervals have passed. A
+    gauge that stands still on an idle rank is no fault and is only noted. A poll that failed is no data.
 
     *What to do*: read that rank's log for failed publishes; judge it by its counters until then.
     """

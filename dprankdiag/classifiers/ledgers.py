@@ -73,19 +73,19 @@ def claim_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> It
     """Claim the uneven load of a ledger if it is of this kind.
 
     Args:
-        says: what the named ranks have, after their names.
+        says: what the named ranks have.
     """
     load = find_load(seen)
     if load is None or load.kind != kind:
         return
     ranks = seen.names_of(load.mask)
     evidence = tuple(item for quantity in load.shown_by for item in tell_quantity(seen, quantity, load.mask))
-    lead = f": {evidence[0].text}" if evidence else ""
+    lead = f" ({evidence[0].text})" if evidence else ""
     yield UntimedClaim(
         cause,
         ranks,
         who_of(load.mask),
-        f"{name_numbers(ranks)}{says}{lead}",
+        f"{name_numbers(ranks)}: {says}{lead}",
         evidence + tuple(tell_waits(seen, load)),
         _INSTEAD[kind],
         sureness(load.score),
@@ -95,7 +95,7 @@ def claim_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> It
 
 
 def claim_slow_engine(seen: LedgerView, cause: str) -> Iterator[UntimedClaim]:
-    """Claim ranks whose own steps are longer than the others'. In lockstep steps are equally long and nobody stands out."""
+    """Claim ranks whose own steps are longer than the others'; in lockstep all are equally long."""
     if seen.step_s is None:
         return
     slow = find_high(seen.step_s, ALIKE, least_ratio=LEAST_SLOW, usual_spread=CHIP_SPREAD)
@@ -178,7 +178,9 @@ def show(value: float, unit: str) -> str:
     """Write a value for people."""
     if unit == "ratio":
         return f"{100 * value:.0f} %"
-    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.3g}"
+    if abs(value) >= 1e7:
+        return f"{value / 1e6:.3g} M"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.3g}"
 
 
 def show_s(seconds: float) -> str:

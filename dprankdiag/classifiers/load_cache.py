@@ -34,7 +34,9 @@ class LoadCache:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim uneven hits, with the hit rates; abstain where nothing counts them."""
-        for claim in claim_ledger_load(seen, self.cause, "cache", " computes prompts that the others have cached"):
+        for claim in claim_ledger_load(
+            seen, self.cause, "cache", "computes prompts that the others find in their caches"
+        ):
             yield _with_hits(seen, claim)
         if seen.hits is None and seen.reason is None:
             text = "no counter tells which prompt tokens each rank found in its cache over this time"

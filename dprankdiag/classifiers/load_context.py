@@ -39,4 +39,6 @@ class LoadContext:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""
-        yield from claim_ledger_load(seen, self.cause, "context", " holds longer contexts at as many requests")
+        yield from claim_ledger_load(
+            seen, self.cause, "context", "longer contexts than the others' at as many requests"
+        )

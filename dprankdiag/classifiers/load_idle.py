@@ -37,4 +37,4 @@ class LoadIdle:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""
-        yield from claim_ledger_load(seen, self.cause, "idle", " has all the work and the other ranks only keep step")
+        yield from claim_ledger_load(seen, self.cause, "idle", "all the work, the other ranks only keep step")

@@ -40,5 +40,5 @@ class LoadPrefill:
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""
         yield from claim_ledger_load(
-            seen, self.cause, "prefill", " computes more prompt tokens than the others, which wait for it"
+            seen, self.cause, "prefill", "more prompts computed than on the others, which wait"
         )

@@ -40,4 +40,4 @@ class LoadRequests:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""
-        yield from claim_ledger_load(seen, self.cause, "requests", " has more requests than the others")
+        yield from claim_ledger_load(seen, self.cause, "requests", "more requests than the others")

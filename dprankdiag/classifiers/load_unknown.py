@@ -36,4 +36,4 @@ class LoadUnknown:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""
-        yield from claim_ledger_load(seen, self.cause, "unknown", " has more attention work than the others")
+        yield from claim_ledger_load(seen, self.cause, "unknown", "more attention work than the others")

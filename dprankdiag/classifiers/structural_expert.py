@@ -85,7 +85,8 @@ def _claim_counts(cause: str, seen: LedgerView, often: BoolArray, hot: list[int]
     balance = float((seen.experts.mean(axis=1) / np.maximum(seen.experts.max(axis=1), 1.0)).mean())
     ranks = tuple(int(gpu) for gpu in np.flatnonzero(often))
     named = f"EP {name_numbers(ranks)}" if ranks else "another GPU in each layer"
-    text = f"the busiest GPU's experts get {times(worst)} the mean of the tokens in {len(hot)} of {len(seen.experts)} layers"
+    share = f"{len(hot)} of {len(seen.experts)} layers"
+    text = f"the busiest GPU's experts get {times(worst)} the mean of the tokens in {share}"
     return UntimedClaim(
         cause,
         ranks,
