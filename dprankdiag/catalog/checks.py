@@ -102,13 +102,6 @@ def load_checks() -> dict[str, CheckRow]:
     return dict(_load_shipped()[0])
 
 
-def list_wanted_facts() -> frozenset[str]:
-    """Name every fact that a check asks for or puts into words."""
-    rows = load_checks().values()
-    tested = {condition.fact for row in rows for condition in row.when}
-    return frozenset(tested | {name for row in rows for name in _PLACE.findall(f"{row.what}{row.why}{row.todo}")})
-
-
 def load_families(engine: str) -> tuple[str, ...]:
     """Name the families of an engine that judging its ledger rests on."""
     return tuple(read_catalog("checks.toml")["families"][engine])

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dprankdiag.catalog.checks import find_checks, list_wanted_facts
+from dprankdiag.catalog.checks import find_checks
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, check_target
-from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
-from dprankdiag.collectors.sglang_metrics import SglangMetrics
-from dprankdiag.collectors.vllm_metrics import VllmMetrics
+from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, check_target, hide_credentials
 from dprankdiag.errors import InputError
 from dprankdiag.model.checkup import Checkup, Interface, InterfaceStatus
 from dprankdiag.model.ledgers import EngineName, Fact, LedgerAnswer, NoData
 from dprankdiag.pipelines.judgeable import judge_causes
-from dprankdiag.pipelines.switches import read_switches
+from dprankdiag.pipelines.poll import COLLECTORS, INSTEAD
 
 if TYPE_CHECKING:
     import httpx
@@ -39,68 +36,42 @@ DP_ATTENTION = (
 """Fields that are there, at zero, when they are not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """An interface to ask for.
-
-    Attributes:
-        collector: reads the numbers; None where the answer holds switches only.
-        engine: whose interface it is; None where several have it.
-    """
-
-    name: str
-    path: str
-    engine: EngineName | None
-    collector: Collector | None = None
-
-
 @dataclass(slots=True)
 class Seen:
-    """What the answers of one target add up to.
-
-    Attributes:
-        switches: what it says of its configuration.
-        configured: the engine whose configuration that is.
-    """
+    """What the answers of one target add up to."""
 
     interfaces: list[Interface] = field(default_factory=list)
     answers: list[LedgerAnswer] = field(default_factory=list)
-    switches: dict[str, Fact] = field(default_factory=dict)
-    configured: EngineName | None = None
-
-    @property
-    def answered(self) -> list[Interface]:
-        """List the interfaces that answered."""
-        return [one for one in self.interfaces if one.status == "answered"]
 
     @property
     def engine(self) -> EngineName | None:
         """Name the engine by what has answered."""
-        return next((answer.engine for answer in self.answers), self.configured)
+        return next((answer.engine for answer in self.answers), None)
 
     @property
     def model(self) -> str | None:
         """Name the served model."""
-        told = self.switches.get("served_model_name")
-        return next((answer.model for answer in self.answers if answer.model), None if told is None else str(told))
+        return next((answer.model for answer in self.answers if answer.model), None)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """List the DP ranks seen."""
         return tuple(sorted({rank for answer in self.answers for rank in answer.ranks}))
 
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Return what is told of the configuration, by the engine's own names."""
+        return {name: value for answer in self.answers for name, value in answer.facts.items()}
 
-def list_questions() -> tuple[Question, ...]:
-    """List what is asked of every target: numbers first, then load answers, then switches."""
-    return (
-        Question("sglang-metrics", "/metrics", "sglang", SglangMetrics()),
-        Question("vllm-metrics", "/metrics", "vllm", VllmMetrics()),
-        Question("sglang-loads", "/v1/loads", "sglang", SglangLoads()),
-        Question("sglang-get-load", "/get_load", "sglang", SglangGetLoad()),
-        Question("sglang-server-info", "/server_info", "sglang"),
-        Question("vllm-version", "/version", "vllm"),
-        Question("vllm-server-info", "/server_info?config_format=json", "vllm"),
-    )
+    def has_answer(self, name: str) -> bool:
+        """Tell whether an interface has answered."""
+        return any(one.name == name and one.status == "answered" for one in self.interfaces)
+
+
+def list_collectors() -> tuple[tuple[EngineName, Collector], ...]:
+    """List what is asked of every target, both engines' numbers first."""
+    every = [(engine, kind()) for engine, kinds in COLLECTORS.items() for kind, _ in kinds]
+    return tuple(sorted(every, key=lambda item: item[1].path != "/metrics"))
 
 
 class EngineDoctor:
@@ -137,41 +108,32 @@ class EngineDoctor:
 
     def _ask_all(self, base: str) -> Seen:
         seen = Seen()
-        for question in list_questions():
+        for engine, collector in list_collectors():
             if seen.interfaces and seen.interfaces[-1].status == "unreachable":
                 break
-            if not _is_ruled_out(question, seen):
-                self._ask(base, question, seen)
+            replaced = seen.has_answer(INSTEAD.get(collector.interface, ""))
+            if seen.engine in (None, engine) and not replaced:
+                self._ask(base, collector, seen)
         return seen
 
-    def _ask(self, base: str, question: Question, seen: Seen) -> None:
-        began = self._now()
-        accept = ACCEPT_TEXT if question.path == "/metrics" else ACCEPT_JSON
-        reply = self._fetcher.fetch(question.name, base, question.path, accept)
+    def _ask(self, base: str, collector: Collector, seen: Seen) -> None:
+        name, began = collector.interface, self._now()
+        accept = ACCEPT_TEXT if collector.path == "/metrics" else ACCEPT_JSON
+        reply = self._fetcher.fetch(name, base, collector.path, accept)
         seconds = self._now() - began
-        where = f"{base}{question.path.partition('?')[0]}"
+        where = hide_credentials(f"{base}{collector.path}")
         if isinstance(reply, NoData):
-            seen.interfaces.append(Interface(question.name, where, name_status(reply), seconds, None, reply.reason))
+            seen.interfaces.append(Interface(name, where, name_status(reply), seconds, None, reply.reason))
             return
         try:
-            answers = question.collector.parse(reply.body, where, reply.received_ns) if question.collector else ()
-            switches = read_switches(reply.body, list_wanted_facts()) if question.collector is None else {}
+            answers = collector.parse(reply.body, where, reply.received_ns)
         except InputError as error:
-            seen.interfaces.append(Interface(question.name, where, "failed", seconds, None, error.what))
+            seen.interfaces.append(Interface(name, where, "failed", seconds, None, error.what))
             return
-        ranks = tuple(sorted({rank for answer in answers for rank in answer.ranks})) if question.collector else None
-        seen.interfaces.append(Interface(question.name, where, "answered", seconds, ranks))
+        ranks = tuple(sorted({rank for answer in answers for rank in answer.ranks}))
+        tells_ranks = bool(ranks) or any(answer.unlabelled for answer in answers)
+        seen.interfaces.append(Interface(name, where, "answered", seconds, ranks if tells_ranks else None))
         seen.answers += answers
-        if switches:
-            seen.switches = {**switches, **seen.switches}
-            seen.configured = seen.configured or question.engine
-
-
-def _is_ruled_out(question: Question, seen: Seen) -> bool:
-    """Tell whether what has answered rules an interface out: it is another engine's, or has a successor."""
-    if question.name == "sglang-get-load" and any(one.name == "sglang-loads" for one in seen.answered):
-        return True
-    return seen.engine is not None and question.engine != seen.engine
 
 
 def _list_ranks_elsewhere(one: Seen, others: Iterable[Seen]) -> set[int]:
@@ -199,10 +161,9 @@ def sum_up(target: str, seen: Seen, elsewhere: Collection[int] = ()) -> Checkup:
     """
     engine = seen.engine
     shown = [one for one in seen.interfaces if engine is None or one.name.startswith(engine)]
-    told = {name: value for answer in seen.answers for name, value in answer.facts.items()}
-    expected = count_expected_ranks(engine, seen.switches)
+    known: dict[str, Fact] = {**seen.facts, "target": target}
+    expected = count_expected_ranks(engine, known)
     missing = find_missing(sorted({*seen.ranks, *elsewhere}), expected)
-    known: dict[str, Fact] = {**told, **seen.switches, "target": target}
     known |= _derive_facts(engine, shown, seen.answers, known)
     known |= {"ranks_seen": len(seen.ranks), "ranks_missing": len(missing), "missing_ranks": name_numbers(missing)}
     known |= {"ranks": expected or len(seen.ranks)} if expected or seen.ranks else {}
@@ -267,15 +228,9 @@ def _keeps_step(engine: EngineName | None, known: Mapping[str, Fact]) -> bool | 
     return bool(enabled) and _as_count(known.get("dp_size")) != 1 if enabled is not None else None
 
 
-def count_expected_ranks(engine: EngineName | None, switches: Mapping[str, Fact]) -> int | None:
-    """Count the DP ranks that the configuration announces; None if it is not told.
-
-    Source: sglang 0.5.23 (dp_size × attn_dp_size; the first is 1 under DP attention), vLLM 0.33.0.
-    """
-    if engine == "vllm":
-        return _as_count(switches.get("data_parallel_size"))
-    replicas = _as_count(switches.get("dp_size"))
-    return None if replicas is None else replicas * (_as_count(switches.get("attn_dp_size")) or 1)
+def count_expected_ranks(engine: EngineName | None, facts: Mapping[str, Fact]) -> int | None:
+    """Count the DP ranks that the configuration announces; None if it is not told."""
+    return _as_count(facts.get("data_parallel_size" if engine == "vllm" else "num_dp_ranks"))
 
 
 def find_missing(ranks: Sequence[int], expected: int | None) -> tuple[int, ...]:
