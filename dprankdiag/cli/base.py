@@ -30,6 +30,7 @@ VERBS = {
     "compare": "dprankdiag.cli.compare",
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
+    "watch": "dprankdiag.cli.watch",
     "doctor": "dprankdiag.cli.doctor",
     "capture": "dprankdiag.cli.capture",
     "explain": "dprankdiag.cli.explain",
