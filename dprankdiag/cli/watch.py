@@ -102,15 +102,13 @@ def _watch_once(
     keep: Keep,
     export: Export,
 ) -> int:
-    from dprankdiag.pipelines.ticks import run_ticks
     from dprankdiag.pipelines.watch import Watcher
 
-    interval_s: float = given["interval_s"]
-    watcher = Watcher(max(interval_s, 1.0) * 2, given["expect_ranks"])
-    report: Report | None = None
-    for _ in run_ticks(interval_s, wait, duration_s=interval_s):
-        report = _observe(asker, watcher.conclude_once, keep)
-    assert report is not None
+    watcher = Watcher(given["interval_s"] + 2 * given["timeout_s"], given["expect_ranks"])
+    _observe(asker, watcher.conclude_once, keep)
+    if wait(given["interval_s"]):
+        raise KeyboardInterrupt
+    report = _observe(asker, watcher.conclude_once, keep)
     if not report.tables:
         reasons = "; ".join(dict.fromkeys(f"{item.where}: {item.reason}" for item in report.failed))
         raise InputError(f"no target told numbers of its ranks ({reasons or report.diagnosis.headline})")

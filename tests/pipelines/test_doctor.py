@@ -31,6 +31,7 @@ def sglang_page(ranks: Sequence[int], *, counted: bool = True, prefix: str = "sg
 def configuration(**switches: object) -> bytes:
     """Write an answer of /server_info with secrets in it."""
     told = {"version": "0.5.23", "dp_size": 1, "attn_dp_size": 4, "tp_size": 4, "served_model_name": "m"}
+    told |= {"disaggregation_mode": "null"}
     return json.dumps({**told, "api_key": "hush", "launch_command": "serve --api-key hush", **switches}).encode()
 
 
