@@ -25,6 +25,7 @@ class SeriesRow:
             counter's with and without `_total`.
         labels: label → values it may have.
         sums: several series of a rank add up to the field.
+        lines: that a rank shows from its start, where the engine makes them all at once; 0 if it does not.
         unseen_is_zero: a missing label value is 0 where the rank shows another of the same series.
         zero_is_absent: 0 means that nothing is told.
         scale: factor from the engine's unit to the field's.
@@ -35,6 +36,7 @@ class SeriesRow:
     parts: tuple[tuple[str, ...], ...]
     labels: Mapping[str, tuple[str, ...]]
     sums: bool = False
+    lines: int = 0
     unseen_is_zero: bool = False
     zero_is_absent: bool = False
     scale: float = 1.0
@@ -82,6 +84,7 @@ def _make_row(index: int, row: Mapping[str, Any]) -> SeriesRow:
             key: (value,) if isinstance(value, str) else tuple(value) for key, value in row.get("labels", {}).items()
         },
         sums=row.get("sums", False),
+        lines=row.get("lines", 0),
         unseen_is_zero=row.get("unseen") == "zero",
         zero_is_absent=row.get("zero") == "absent",
         scale=row.get("scale", 1.0),

@@ -20,6 +20,9 @@ Place = TypeVar("Place")
 MOST_SERIES = 200_000
 """Series remembered; 320 ranks of an engine with all switches on show 50 000."""
 
+EOF = "# EOF"
+"""Last line of a page that is known to be whole."""
+
 _IDENTITY = re.compile(r'[^\s{]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
 
 
@@ -45,7 +48,8 @@ class Page(Generic[Place]):
         samples: (place, value) of the wanted series that have a number, in the page's order, duplicates dropped.
         names: of the engine's series, without prefix, wanted or not; in order of the first line of each.
         prefixes: spellings seen.
-        last: place of the last line of the engine: a page that was cut short may lack the rest of its series.
+        last: place of the last line of the engine, whose series may lack lines; None where nobody reads it, or the
+            page ends with `# EOF` and so is whole.
         warnings: lines and values passed over.
     """
 
@@ -99,7 +103,7 @@ class PageReader(Generic[Place]):
                 self._take(line, name, scan)
         if not scan.names:
             raise InputError(f"holds no series of {self._prefixes[0].rstrip(':_')}", where=where, mend=_mend(lines))
-        return scan.close(is_wanted)
+        return scan.close(is_wanted and EOF not in lines[-1:])
 
     def _note(self, spelled: str, scan: _Scan[Place]) -> str:
         prefix = next(one for one in self._prefixes if spelled.startswith(one))

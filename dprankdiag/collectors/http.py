@@ -219,7 +219,7 @@ class Fetcher:
                     return self._fail(interface, where, f"the answer is larger than {self._access.most_bytes} bytes")
                 if time.monotonic() > deadline:
                     return self._fail(interface, where, f"the answer took longer than {self._access.reply_s:g} s")
-        return Reply(b"".join(parts), self._clock())
+        return Reply(b"".join(parts), self._clock())  # a body shorter than announced has raised
 
     def _refuse(self, interface: str, where: str, status: int) -> NoData:
         if status in (401, 403):

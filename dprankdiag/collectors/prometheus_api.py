@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.decoding import decode_json
+from dprankdiag.collectors.exposition import EOF
 from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.ledgers import LedgerAnswer
 from dprankdiag.units import NS_PER_S
@@ -39,9 +40,6 @@ LABELS = frozenset(
     }
 )  # fmt: skip
 """Labels that engines set themselves."""
-
-END = "end_of_answer"
-"""Series of ours that closes a page: the answer is whole, so that no series of the engine is its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,8 @@ class PrometheusApi:
         pages = _make_pages(_read_result(body, where), taken_ns)
         answers: list[LedgerAnswer] = []
         for key in sorted(pages, key=lambda key: (key.time_ns, key.engine, key.target)):
-            prefix = "vllm" if key.engine == "vllm" else "sglang"
             lines = [line for name in sorted(pages[key]) for line in pages[key][name]]
-            page = "\n".join([*lines, f"{prefix}:{END} 0", ""]).encode()
+            page = "\n".join([*lines, EOF, ""]).encode()
             spelling = _find_spelling(pages[key])
             try:
                 told = self._collectors[key.engine].parse(page, f"{where} ({key.target})", key.time_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -57,30 +58,39 @@ class PageEnd:
     """The series that a page ends with. A page that was cut between two lines looks whole, and may lack some of them.
 
     Attributes:
-        name: of the series; "" where the page ends with one that nobody reads.
-        sure: ranks that show all their lines: the pages of engines go on rank by rank, and others came after them.
+        name: of the series; "" where it is known to be whole or nobody reads it.
+        counts: rank → its lines.
+        last_rank: of the last line; the pages of engines mostly go on rank by rank.
+        by_rank: they did here.
     """
 
     name: str = ""
-    sure: frozenset[int] = frozenset()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    last_rank: int | None = None
+    by_rank: bool = True
 
-    def __contains__(self, rank: object) -> bool:
-        """Tell whether the lines of a rank are in doubt."""
-        return rank not in self.sure
+    def doubts(self, row: SeriesRow, rank: int, n_ranks: int) -> bool:
+        """Tell whether a rank may lack lines that a row needs to add up, or to take as 0 if missing."""
+        if self.name not in row.names or not (row.sums or row.unseen_is_zero):
+            return False
+        if row.lines:
+            return self.counts.get(rank, 0) < row.lines
+        if row.sums and len(self.counts) == n_ranks > 1 and len(set(self.counts.values())) == 1:
+            return False
+        return rank == self.last_rank or not self.by_rank
 
 
 def find_end(samples: Sequence[tuple[Place, float]], last: Place | None) -> PageEnd:
     """Find the series that a page ends with.
 
     Args:
-        last: place of the last line; None where nobody reads it.
+        last: place of the last line; None where it is known that none is missing after it.
     """
     if last is None:
         return PageEnd()
-    ranks = [place.rank for place, _ in samples if place.name == last.name]
+    ranks = [place.rank for place, _ in samples if place.name == last.name and place.rank is not None]
     runs = [rank for rank, before in zip(ranks, [None, *ranks], strict=False) if rank != before]
-    goes_rank_by_rank = len(runs) == len(set(runs)) < len(ranks)
-    return PageEnd(last.name, frozenset(rank for rank in runs[:-1] if goes_rank_by_rank and rank is not None))
+    return PageEnd(last.name, Counter(ranks), last.rank, len(runs) == len(set(runs)))
 
 
 class SeriesTable:
@@ -122,17 +132,19 @@ class SeriesTable:
         """
         values: dict[str, FloatArray] = {}
         for row in self.rows.values():
-            is_last = end.name in row.names
-            told = np.array([_read_row(row, samples, is_last and rank in end) for rank, samples in ranks.items()])
+            told = np.array(
+                [
+                    np.nan if end.doubts(row, rank, len(ranks)) else _read_row(row, samples)
+                    for rank, samples in ranks.items()
+                ]
+            )
             if not np.isnan(told).all():
                 earlier = values.get(row.field)
                 values[row.field] = told if earlier is None else np.where(np.isnan(earlier), told, earlier)
         return values
 
 
-def _read_row(row: SeriesRow, samples: RankSamples, is_doubted: bool) -> float:
-    if is_doubted and (row.sums or row.unseen_is_zero):
-        return np.nan
+def _read_row(row: SeriesRow, samples: RankSamples) -> float:
     if any(samples.names.isdisjoint(part) for part in row.parts):
         return np.nan
     value = samples.values.get(row.index)

@@ -47,7 +47,8 @@ class SglangServerInfo:
         if not isinstance(told, dict) or "tp_size" not in told or "dp_size" not in told:
             raise InputError("expected an answer of SGLang's /server_info", where=where)
         facts = _keep(told, KEPT)
-        states = [state for state in told.get("internal_states") or () if isinstance(state, dict)]
+        told_states = told.get("internal_states")
+        states = [state for state in told_states if isinstance(state, dict)] if isinstance(told_states, list) else []
         for state in states[:1]:
             facts.update(_keep(state, STATES))
         facts.update(_keep_publishers(told))

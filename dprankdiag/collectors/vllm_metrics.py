@@ -16,6 +16,7 @@ import numpy as np
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.exposition import Page, PageReader, Series
 from dprankdiag.collectors.series import Group, Place, SeriesTable, find_end, read_rank
+from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import Fact, LedgerAnswer
 
 PREFIXES = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:")
@@ -42,6 +43,10 @@ class VllmMetrics:
         for place, value in page.samples:
             if place.name != CONFIG:
                 groups.setdefault(place.group, []).append((place, value))
+        if not groups:
+            raise InputError(
+                "holds no series of a vLLM engine", where=where, mend="start it without --disable-log-stats"
+            )
         is_shared = b"\nprocess_" not in body and b"_created{" not in body
         return tuple(
             self._answer(group, samples, page, where, taken_ns, configs, is_shared) for group, samples in groups.items()

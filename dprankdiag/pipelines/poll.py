@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dprankdiag.collectors.base import Collector
+from dprankdiag.collectors.exposition import EOF
 from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, Pace, hide_credentials
 from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_path
 from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
@@ -24,7 +25,7 @@ from dprankdiag.collectors.sglang_server_info import SglangServerInfo
 from dprankdiag.collectors.vllm_info import VllmLoad, VllmServerInfo, VllmVersion
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import InputError
-from dprankdiag.model.ledgers import EngineName, NoData
+from dprankdiag.model.ledgers import EngineName, LedgerAnswer, NoData
 from dprankdiag.pipelines.doubts import Doubts
 from dprankdiag.pipelines.sources import Answers, Stream, read_memory, read_targets
 from dprankdiag.units import NS_PER_S
@@ -213,24 +214,33 @@ class Poller:
 
     def _ask(self, target: _Target, interface: _Interface) -> Answers:
         answers = self._collect(target, interface)
-        failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
+        failure = answers if isinstance(answers, NoData) else None
         interface.is_absent = failure is not None and failure.absent
         interface.pace.note(self._clock(), failure)
-        return answers
+        if isinstance(answers, NoData):
+            return [answers]
+        doubt = interface.doubts.judge(answers)
+        if doubt:
+            (first, *_) = answers
+            return [NoData(first.interface, first.where, first.taken_ns or self._clock(), doubt)]
+        return list(answers)
 
-    def _collect(self, target: _Target, interface: _Interface) -> Answers:
+    def _collect(self, target: _Target, interface: _Interface) -> tuple[LedgerAnswer, ...] | NoData:
         collector = interface.collector
         accept = ACCEPT_TEXT if collector.path == "/metrics" else ACCEPT_JSON
         reply = self._fetcher.fetch(collector.interface, target.base, collector.path, accept)
         if isinstance(reply, NoData):
-            return [reply]
+            return reply
         where = hide_credentials(f"{target.base}{collector.path}")
         try:
-            answers = collector.parse(reply.body, where, reply.received_ns)
+            return collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
         except InputError as error:
-            return [NoData(collector.interface, where, reply.received_ns, error.what)]
-        doubt = interface.doubts.judge(answers)
-        return [NoData(collector.interface, where, reply.received_ns, doubt)] if doubt else list(answers)
+            return NoData(collector.interface, where, reply.received_ns, error.what)
+
+
+def _mark_end(collector: Collector, body: bytes) -> bytes:
+    """Mark the end of a page: HTTP tells that none of it was lost, which the page alone cannot."""
+    return body + f"{EOF}\n".encode() if collector.path == "/metrics" and body.endswith(b"\n") else body
 
 
 def _is_replaced(target: _Target, interface: _Interface) -> bool:
