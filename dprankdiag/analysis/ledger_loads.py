@@ -153,7 +153,7 @@ def _misses(seen: LedgerView, mask: BoolArray) -> bool:
 def _find_requests(seen: LedgerView) -> LoadFound | None:
     """Find ranks with more requests where nothing tells what attention costs, or where they queue."""
     rows = seen.rows
-    if rows is None or rows.uneven is None:
+    if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
         return None
     queues = seen.running is not None and seen.running.uneven is None
     if seen.work is not None and not queues:

@@ -201,21 +201,36 @@ class _Axis:
 
 
 def _make_axis(streams: Sequence[_Stream], interval_s: float | None) -> _Axis:
-    """Lay all streams on common moments: by their times if all tell, else the n-th of each to the n-th."""
+    """Lay all streams on common moments.
+
+    By their times if all tell; else the moments are those of the stream of highest standing, whose times are those of
+    another that has as many answers, or unknown.
+    """
     if not streams:
         return _Axis(0, None, None, {})
-    times = {id(one): _times_of(one) for one in streams}
-    if all(known is not None for known in times.values()):
-        return _merge_times({key: known for key, known in times.items() if known is not None}, streams)
-    count = max(len(one.answers) for one in streams)
-    places = {id(one): tuple(range(count - len(one.answers), count)) for one in streams}
-    longest = [known for known in times.values() if known is not None and len(known) == count]
-    if longest:
-        start = longest[0][0]
-        on_user_axis = any(one.at_s[0] is not None for one in streams if times[id(one)] is longest[0])
-        return _Axis(count, longest[0] - start, None if on_user_axis else round(start * NS_PER_S), places)
-    seconds = None if interval_s is None else np.arange(count, dtype=np.float64) * interval_s
-    return _Axis(count, seconds, None, places)
+    times = {id(one): known for one in streams if (known := _times_of(one)) is not None}
+    if len(times) == len(streams):
+        return _merge_times(times, streams)
+    count = len(streams[0].answers)
+    clock = next((one for one in streams if id(one) in times and len(one.answers) == count), None)
+    if clock is None:
+        seconds = None if interval_s is None else np.arange(count, dtype=np.float64) * interval_s
+        return _Axis(count, seconds, None, {id(one): _from_the_end(one, count) for one in streams})
+    anchors = times[id(clock)]
+    places = {
+        id(one): _nearest(anchors, times[id(one)]) if id(one) in times else _from_the_end(one, count) for one in streams
+    }
+    start_ns = None if clock.at_s[0] is not None else round(float(anchors[0]) * NS_PER_S)
+    return _Axis(count, anchors - anchors[0], start_ns, places)
+
+
+def _from_the_end(stream: _Stream, count: int) -> tuple[int, ...]:
+    """Lay the n-th last of a stream's answers to the n-th last moment; what came before the first belongs to it."""
+    return tuple(max(count - len(stream.answers) + index, 0) for index in range(len(stream.answers)))
+
+
+def _nearest(anchors: FloatArray, known: FloatArray) -> tuple[int, ...]:
+    return tuple(int(np.abs(anchors - one).argmin()) for one in known)
 
 
 def _times_of(stream: _Stream) -> FloatArray | None:
@@ -233,7 +248,7 @@ def _times_of(stream: _Stream) -> FloatArray | None:
 def _merge_times(times: Mapping[int, FloatArray], streams: Sequence[_Stream]) -> _Axis:
     every = np.unique(np.concatenate(list(times.values())))
     anchors = _thin(every, _usual_gap(times.values()))
-    places = {key: tuple(int(np.abs(anchors - one).argmin()) for one in known) for key, known in times.items()}
+    places = {key: _nearest(anchors, known) for key, known in times.items()}
     on_user_axis = any(one.at_s[0] is not None for one in streams)
     start_ns = None if on_user_axis else round(float(anchors[0]) * NS_PER_S)
     return _Axis(len(anchors), anchors - anchors[0], start_ns, places)

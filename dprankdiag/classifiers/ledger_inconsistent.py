@@ -45,7 +45,10 @@ class LedgerInconsistent:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim ranks that show an impossible number."""
-        for name, values, most in _list_bounded(seen):
+        bounded = list(_list_bounded(seen))
+        if not bounded and seen.reason is None:
+            yield Abstention(self.cause, "nothing is told that bounds what the ranks say of themselves", (), None)
+        for name, values, most in bounded:
             with np.errstate(invalid="ignore"):
                 wrong = (values > most * (1 + ROUNDING)) | (values < 0)
             if wrong.any():

@@ -44,6 +44,9 @@ class LedgerStale:
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim ranks whose snapshots stopped, or that all stopped at once."""
         if seen.ages_s is None:
+            if "load_running_requests" in seen.window.ledger.values:
+                text = "its load answers carry no stamp of each rank, so that a snapshot that stopped does not show"
+                yield Abstention(self.cause, text, ("timestamp of each load",), "SGLang >= 0.5.16, /v1/loads twice")
             return
         held = seen.window.held("load_stamp_s")
         told = ~np.isnan(seen.ages_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -28,17 +29,21 @@ LEAST_SLOW = 1.08
 SLOW_WARNING = 1.1
 """Step time over the others' from which a slow engine is a warning: requests on it take a tenth longer."""
 
+_REQUESTS = Evidence("requests_held", None, "count", "requests, running or waiting")
+_TOKENS = Evidence("held_tokens", None, "tokens", "KV tokens")
+_USAGE = Evidence("kv_usage_ratio", None, "ratio", "of the KV pool in use")
+
 _QUANTITIES = {
-    "running": ("requests_held", "count", "running requests"),
-    "running and waiting": ("requests_held", "count", "requests, running or waiting"),
-    "scheduled_pairs": ("attention_pairs", "count", "query-key pairs of attention"),
-    "load_used_tokens": ("held_tokens", "tokens", "KV tokens"),
-    "used_tokens": ("held_tokens", "tokens", "KV tokens"),
-    "load_kv_usage_ratio": ("kv_usage_ratio", "ratio", "of the KV pool in use"),
-    "kv_usage_ratio": ("kv_usage_ratio", "ratio", "of the KV pool in use"),
-    "prefill_tokens": ("computed_prompt_tokens", "tokens", "prompt tokens computed"),
+    "running": replace(_REQUESTS, text="running requests"),
+    "running and waiting": _REQUESTS,
+    "scheduled_pairs": Evidence("attention_pairs", None, "count", "query-key pairs of attention"),
+    "load_used_tokens": _TOKENS,
+    "used_tokens": _TOKENS,
+    "load_kv_usage_ratio": _USAGE,
+    "kv_usage_ratio": _USAGE,
+    "prefill_tokens": Evidence("computed_prompt_tokens", None, "tokens", "prompt tokens computed"),
 }
-"""Source of a quantity → evidence name, unit and words."""
+"""Source of a quantity → evidence without its numbers; the text is what it counts."""
 
 _INSTEAD = {
     "idle": (Alternative("load.requests", "all ranks with work of their own in most steps"),),
@@ -144,16 +149,17 @@ def sureness(score: float) -> float:
 
 def tell_quantity(seen: LedgerView, quantity: Quantity, mask: BoolArray) -> Iterator[Evidence]:
     """Tell what the ranks of a mask have against the others."""
-    name, unit, words = _QUANTITIES[quantity.source]
+    kind = _QUANTITIES[quantity.source]
     mine, others = quantity.values[mask], quantity.values[~mask]
     if np.isnan(mine).all():
         return
     value = float(np.nanmean(mine))
     usual = None if np.isnan(others).all() else float(np.nanmean(others))
-    against = "" if usual is None else f", the others {show(usual, unit)}"
+    against = "" if usual is None else f", the others {show(usual, kind.unit)}"
     each = " each" if int(mask.sum()) > 1 else ""
     ratio = f" ({times(value / usual)})" if usual else ""
-    yield Evidence(name, value, unit, f"{show(value, unit)} {words}{each}{against}{ratio}", usual, _count(seen))
+    text = f"{show(value, kind.unit)} {kind.text}{each}{against}{ratio}"
+    yield replace(kind, value=value, text=text, expected=usual, samples=_count(seen))
 
 
 def tell_waits(seen: LedgerView, load: LoadFound) -> Iterator[Evidence]:

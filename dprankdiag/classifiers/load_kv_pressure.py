@@ -39,7 +39,11 @@ class LoadKvPressure:
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim ranks that retract more than the others."""
-        if seen.retracted is None or seen.reason is not None:
+        if seen.reason is not None:
+            return
+        if seen.retracted is None:
+            text = "no counter tells how many requests each rank took out of its batch for lack of room"
+            yield Abstention(self.cause, text, ("retractions by rank",), None)
             return
         counts = np.nan_to_num(seen.retracted)
         high = find_high(counts, counts)

@@ -35,6 +35,9 @@ class LoadSpeculation:
         """Claim ranks whose drafts are accepted less often."""
         if seen.accepted is None or seen.reason is not None:
             return
+        if int((~np.isnan(seen.accepted)).sum()) < len(seen.ranks):
+            yield Abstention(self.cause, "not all ranks tell how many drafted tokens they accept", (), None)
+            return
         rows = max(seen.requests / len(seen.ranks), 1.0)
         chance_sd = float(np.nanmean(seen.accepted)) / np.sqrt(rows) / 2.0
         low = find_low(seen.accepted, chance_sd if seen.window.steps is None else chance_sd / 2.0)

@@ -8,20 +8,35 @@ from pathlib import Path
 
 from dprankdiag.analysis.ledgers import Sighting, join_sightings
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.sglang_loads import SglangLoads
+from dprankdiag.collectors.sglang_forward_pass import SglangForwardPass
+from dprankdiag.collectors.sglang_load_stat import SglangLoadStat
+from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
+from dprankdiag.collectors.sglang_server_info import SglangServerInfo
+from dprankdiag.collectors.sglang_shm import SglangShm
+from dprankdiag.collectors.vllm_info import VllmServerInfo
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.ledgers import Ledger, LedgerAnswer, LedgerFile
 from dprankdiag.model.sources import Source
 from dprankdiag.readers.engine_log import is_log, parse_log
 
+HEAD_BYTES = 4096
+
 STDIN = Path("-")
 """Standard input, for the log of a running engine; a file of that name is given as ./-."""
 
 
-def _list_collectors() -> tuple[Collector, ...]:
-    return (SglangMetrics(), SglangLoads(), VllmMetrics())
+def _choose_collectors(body: bytes) -> tuple[Collector, ...]:
+    """List what a body may be an answer of, by its first bytes."""
+    start = body.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if body.startswith(b"SLNS"):
+        return (SglangShm(),)
+    if b'"payload_hex"' in body[:HEAD_BYTES]:
+        return (SglangLoadStat(), SglangForwardPass())
+    if start in (b"{", b"["):
+        return (SglangLoads(), SglangGetLoad(), SglangServerInfo(), VllmServerInfo())
+    return (SglangMetrics(), VllmMetrics(), SglangLoads())
 
 
 def read_ledger_file(path: Path) -> LedgerFile:
@@ -35,22 +50,23 @@ def read_ledger_file(path: Path) -> LedgerFile:
         body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    text = body.decode("utf-8", "replace")
+    if is_log(text):
+        return _make_file(path, parse_log(text, str(path)))
     refusals: list[InputError] = []
-    for collector in _list_collectors():
+    for collector in _choose_collectors(body):
         try:
             answers = collector.parse(body, str(path))
-        except DamagedInput:
-            raise
         except InputError as error:
             refusals.append(error)
             continue
         if answers:
             return _make_file(path, answers)
-    text = body.decode("utf-8", "replace")
-    if is_log(text):
-        return _make_file(path, parse_log(text, str(path)))
+    damaged = [error for error in refusals if isinstance(error, DamagedInput)]
+    if damaged and len(damaged) == len(refusals):
+        raise damaged[0]
     mend = "give the answer of /metrics, /v1/loads, /get_load or /server_info as it came"
-    raise InputError(refusals[0].what if refusals else "holds no answer of an engine", where=str(path), mend=mend)
+    raise InputError("holds no number that an engine tells of its ranks", where=str(path), mend=mend)
 
 
 def _make_file(path: Path, told: tuple[LedgerAnswer, ...]) -> LedgerFile:

@@ -35,5 +35,5 @@ def is_ledger(head: bytes) -> bool:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start in (b"{", b"["):
         known = any(first in head and second in head for first, second in _JSON_MARKS)
-        return _FRAMES in head.partition(b"\n")[0] or known or _LOG.search(head) is not None
+        return _FRAMES in head or known or _LOG.search(head) is not None
     return b"\0" not in head and _LOG.search(head) is not None
