@@ -100,7 +100,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     write_outputs(given["outputs"], diagnosis, tables)
     if not given["quiet"]:
         warn_of_inputs(diagnosis.inputs)
-    return FAIL_ON_REACHED if any(_CONDITIONS[name](diagnosis) for name in given["fail_on"]) else ANSWERED
+    return FAIL_ON_REACHED if any(meets_condition(diagnosis, name) for name in given["fail_on"]) else ANSWERED
 
 
 def check_exists(path: Path) -> None:
@@ -167,6 +167,11 @@ def warn_of_inputs(sources: Sequence[Source]) -> None:
             # A file that could not be read names itself.
             reason = reason.removeprefix(f"{source.path}: ")
             write_error(f"warning: {source.path}: {source.status}: {reason}")
+
+
+def meets_condition(diagnosis: Diagnosis, name: str) -> bool:
+    """Tell whether a diagnosis meets a condition of `--fail-on`."""
+    return _CONDITIONS[name](diagnosis)
 
 
 def _has_severity(*severities: str) -> Callable[[Diagnosis], bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -208,7 +208,18 @@ class Fetcher:
                 return self._fail(interface, where, reason)
             headers[secret.header] = secret.value
         deadline = time.monotonic() + self._access.reply_s
+        reply = self._read(interface, url, where, headers, deadline)
+        if isinstance(reply, str):
+            reply = self._read(interface, reply, where, headers, deadline)
+        return self._fail(interface, where, "leads in a circle") if isinstance(reply, str) else reply
+
+    def _read(
+        self, interface: str, url: str, where: str, headers: Mapping[str, str], deadline: float
+    ) -> Reply | NoData | str:
+        """Read a whole body; or tell where else to ask, which is only ever at the same port."""
         with self._client.stream("GET", url, headers=headers) as response:
+            if response.has_redirect_location and (nearby := _find_nearby(response)):
+                return nearby
             if response.status_code != 200:
                 return self._refuse(interface, where, response.status_code)
             parts, size = [], 0
@@ -272,6 +283,13 @@ def hide_credentials(url: str) -> str:
     rest = (rest if mark else head).split("?", 1)[0].split("#", 1)[0]
     host, slash, path = rest.partition("/")
     return f"{head}{mark}" * bool(mark) + host.rpartition("@")[2] + slash + path
+
+
+def _find_nearby(response: httpx.Response) -> str:
+    """Find where a redirect leads if that is at the same port, as to `/metrics/`; else ""."""
+    asked, told = response.request.url, response.request.url.join(response.headers["Location"])
+    is_nearby = (asked.scheme, asked.host, asked.port) == (told.scheme, told.host, told.port)
+    return str(told) if is_nearby else ""
 
 
 def _make_context(ca_file: Path | None) -> ssl.SSLContext | bool:

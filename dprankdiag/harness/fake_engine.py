@@ -73,8 +73,7 @@ class FakeEngine:
         self._clock = clock
         self._start_s = clock()
         self._lock = Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _make_handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), _make_handler(self))
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
@@ -119,6 +118,14 @@ class FakeEngine:
         if callable(body):
             return body(self._clock() - self._start_s)
         return body[min(number, len(body) - 1)]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a client that goes away is no fault of ours."""
 
 
 def _make_handler(engine: FakeEngine) -> type[BaseHTTPRequestHandler]:

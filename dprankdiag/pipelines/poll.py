@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.exposition import EOF
 from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, Pace, hide_credentials
-from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_path
+from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_paths
 from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.sglang_server_info import SglangServerInfo
@@ -150,8 +150,8 @@ class Poller:
     def read_back(self, since_s: float, step_s: float) -> Answers:
         """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
         end_s = self._clock() / NS_PER_S
-        path = make_range_path(start_s=end_s - since_s, end_s=end_s, step_s=step_s)
-        return [answer for base, _ in self._servers for answer in self._question(base, path)]
+        paths = list(make_range_paths(start_s=end_s - since_s, end_s=end_s, step_s=step_s))
+        return [answer for base, _ in self._servers for path in paths for answer in self._question(base, path)]
 
     def _look_around(self, now_ns: int) -> Answers:
         """Take what needs no question: messages of publishers, and this machine's shared memory."""

@@ -163,6 +163,14 @@ def test_a_token_does_not_follow_a_redirect(monkeypatch: pytest.MonkeyPatch) -> 
         assert not elsewhere.requests
 
 
+def test_a_redirect_at_the_same_port_is_followed_once() -> None:
+    faults = {"/metrics": Fault(status=307, location="/metrics/")}
+    with FakeEngine({"/metrics/": b"a 1\n"}, faults=faults) as engine:
+        assert isinstance(fetch(engine), Reply)
+        engine.faults["/metrics/"] = Fault(status=307, location="/metrics")
+        assert reason(fetch(engine)) == "leads in a circle"
+
+
 def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     access = secret_of(monkeypatch)
 

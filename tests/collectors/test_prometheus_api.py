@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_path, make_selector
+from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_paths, make_selector
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
-from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.ledgers import LedgerAnswer
 
 T0_S, STEP_S = 1_764_000_000, 15
@@ -116,6 +116,16 @@ def test_questions_name_what_collectors_read() -> None:
         assert name in make_selector()
 
 
-def test_a_long_span_gets_a_coarser_step() -> None:
-    asked = parse_qs(urlsplit(make_range_path(start_s=0, end_s=1_000_000, step_s=1)).query)
-    assert asked["step"] == ["100.000"]
+def test_a_long_span_is_asked_for_piece_by_piece() -> None:
+    asked = [parse_qs(urlsplit(path).query) for path in make_range_paths(start_s=0, end_s=1000, step_s=15)]
+    assert [(float(one["start"][0]), float(one["end"][0])) for one in asked] == [(0, 465), (480, 945), (960, 1000)]
+    moments = [
+        moment for one in asked for moment in range(int(float(one["start"][0])), int(float(one["end"][0])) + 1, 15)
+    ]
+    assert moments == list(range(0, 1001, 15))
+
+
+@pytest.mark.parametrize("end_s, step_s", [(0, 1), (10, 0), (10, -1)])
+def test_no_span_is_refused(end_s: float, step_s: float) -> None:
+    with pytest.raises(UsageError, match="above 0"):
+        list(make_range_paths(start_s=0, end_s=end_s, step_s=step_s))

@@ -41,7 +41,7 @@ def test_a_prometheus_server_is_asked_for_the_latest_and_for_the_past() -> None:
     history = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [past]}}).encode()
     bodies = {"/api/v1/query": latest, "/api/v1/query_range": history}
     with FakeEngine(bodies) as server, Poller([f"prometheus+{server.url}"]) as poller:
-        now, before = poller.poll(), poller.read_back(3600, 15)
+        now, before = poller.poll(), poller.read_back(30, 15)
     told = [one.values["running_requests"].tolist() for one in (*now, *before) if isinstance(one, LedgerAnswer)]
     assert told == [[3.0], [3.0], [4.0]]
 
