@@ -28,6 +28,7 @@ VERBS = {
     "kernels": "dprankdiag.cli.kernels",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
+    "rules": "dprankdiag.cli.rules",
 }
 """Verb to the module that holds it as `command`; imported when it is needed."""
 

@@ -125,7 +125,7 @@ def _add_next_gpu(series: str) -> str:
     steps += [(f"{hundreds or ''}99", f"{hundreds + 1}00") for hundreds in range(9)]
     text = series
     for pattern, number in steps:
-        text = f'label_replace({text}, "next", "{number}", "le", "{pattern}(?:\\\\.0)?")'
+        text = f'label_replace(\n{text}, "next", "{number}", "le", "{pattern}(?:\\\\.0)?")'
     return text
 
 
