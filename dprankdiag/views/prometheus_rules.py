@@ -121,11 +121,11 @@ def _divide_by_mean(series: str) -> str:
 def _add_next_gpu(series: str) -> str:
     """Add the label `next`: the number in `le` plus one, by its last digits, as PromQL cannot count in labels."""
     steps = [(f"([0-9]*){digit}", f"${{1}}{digit + 1}") for digit in range(9)]
-    steps += [("9", "10"), *((f"([0-9]*){tens}9", f"${{1}}{tens + 1}0") for tens in range(9))]
-    steps += [(f"{hundreds or ''}99", f"{hundreds + 1}00") for hundreds in range(9)]
+    steps += [("()9", "10"), *((f"([0-9]*){tens}9", f"${{1}}{tens + 1}0") for tens in range(9))]
+    steps += [(f"(){hundreds or ''}99", f"{hundreds + 1}00") for hundreds in range(9)]
     text = series
     for pattern, number in steps:
-        text = f'label_replace(\n{text}, "next", "{number}", "le", "{pattern}(?:\\\\.0)?")'
+        text = f'label_replace(\n{text}, "next", "{number}$2", "le", "{pattern}((?:\\\\.0)?)")'
     return text
 
 
