@@ -164,7 +164,11 @@ class Deployment:
         self._router.see(seconds, number, held)
         placed = self._router.place(arrivals)
         self._traffic.lengthen(arrivals, placed, seconds)
+        full = requests.count(self.ranks, WAITING) >= self.world.queue_limit
         requests.add(arrivals, placed, seconds)
+        if full.any():
+            turned_away = (requests.table[BORN] == seconds) & full[requests.table[RANK].astype(np.int64)]
+            requests.drop(turned_away & (requests.table[PHASE] == WAITING))
 
     def _count_admitted(self, admitted: Admitted) -> None:
         new = ~admitted.again
@@ -271,9 +275,10 @@ class Deployment:
             self._probe(int(self._random.integers(self.ranks)))
         if self.shown.idle_since_s < 0:
             self.shown.idle_since_s = seconds
+        now = self._look()
         if seconds - self.shown.idle_since_s >= _IDLE_REPORT_S:
-            self._write_gauges(~np.isnan(self.shown.gauges["running"]), seconds)
-        self._publish(np.ones(self.ranks, bool), seconds + span_s)
+            self._write_gauges(now, ~np.isnan(self.shown.gauges["running"]), seconds)
+        self._publish(now, np.ones(self.ranks, bool), seconds + span_s)
 
     def _probe(self, rank: int) -> None:
         """Answer a health probe: a token or a few, which no step of the load's own records."""
@@ -288,28 +293,41 @@ class Deployment:
     def _show(self, ran: Slice, seconds: float, span_s: float) -> None:
         shown, counts = self.shown, self.counts
         shown.idle_since_s = -1.0
+        now = self._look()
         prefilled = (ran.prefill > 0).any(axis=0)
         decoded = counts.by_rank["decode_steps"]
-        self._write_gauges(prefilled | (decoded - shown.told_steps >= REPORT_STEPS), seconds + span_s)
+        self._write_gauges(now, prefilled | (decoded - shown.told_steps >= REPORT_STEPS), seconds + span_s)
         batches = counts.by_rank["batches"]
         resting = ~ran.ran.any(axis=0) & (not self.world.lockstep)
         due = prefilled | (batches - shown.published >= PUBLISH_BATCHES) | resting
         since = np.where(due, batches % PUBLISH_BATCHES, 0)
         step_s = ran.step_s.sum(axis=0) / np.maximum(1, ran.ran.sum(axis=0))
-        self._publish(due, seconds + span_s - np.minimum(since * step_s, span_s))
+        self._publish(now, due, seconds + span_s - np.minimum(since * step_s, span_s))
 
-    def _write_gauges(self, where: Array, seconds: float) -> None:
+    def _look(self) -> dict[str, Array]:
+        """Look at the queues and the pool as they are."""
+        requests, ranks, phase = self._requests, self.ranks, self._requests.table[PHASE]
+        waiting = phase == WAITING
+        return {
+            "running": requests.count(ranks, DECODING) + requests.count(ranks, COMPUTING),
+            "waiting": requests.count(ranks, WAITING),
+            "queued_tokens": requests.sum(ranks, PROMPT, waiting),
+            "known_tokens": requests.sum(ranks, HITS, waiting),
+            "used": requests.used(ranks),
+            "context": requests.sum(ranks, HELD, phase == DECODING),
+        }
+
+    def _write_gauges(self, look: dict[str, Array], where: Array, seconds: float) -> None:
         if not where.any():
             return
-        shown, requests, ranks = self.shown, self._requests, self.ranks
+        shown, ranks = self.shown, self.ranks
         generated = self.counts.by_rank["generated"]
         spent_s = np.maximum(seconds - shown.told_s, 1e-3)
-        decoding = requests.table[PHASE] == DECODING
         now = {
-            "running": requests.count(ranks, DECODING) + requests.count(ranks, COMPUTING),
-            "queued": requests.count(ranks, WAITING),
-            "used": requests.used(ranks),
-            "context": requests.sum(ranks, HELD, decoding),
+            "running": look["running"],
+            "queued": look["waiting"],
+            "used": look["used"],
+            "context": look["context"],
             "throughput": (generated - shown.told_tokens) / spent_s,
             "accept": self.accept(seconds) if self.world.accept_tokens > 1 else np.zeros(ranks),
         }
@@ -320,20 +338,16 @@ class Deployment:
         shown.told_tokens = np.where(where, generated, shown.told_tokens)
         shown.told_s = np.where(where, seconds, shown.told_s)
 
-    def _publish(self, where: Array, stamp_s: Array | float) -> None:
+    def _publish(self, look: dict[str, Array], where: Array, stamp_s: Array | float) -> None:
         if fault := self.world.acting("stale", float(np.max(stamp_s))):
             where = where & ~np.isin(np.arange(self.ranks), fault.ranks)
-        requests, ranks, table = self._requests, self.ranks, self._requests.table
-        waiting = table[PHASE] == WAITING
-        queued = requests.sum(ranks, PROMPT, waiting)
-        used = requests.used(ranks)
         now = {
-            "stamp_s": np.broadcast_to(np.asarray(stamp_s, float), (ranks,)),
-            "running": requests.count(ranks, DECODING) + requests.count(ranks, COMPUTING),
-            "waiting": requests.count(ranks, WAITING),
-            "waiting_tokens": queued - requests.sum(ranks, HITS, waiting),
-            "used": used,
-            "total": used + queued,
+            "stamp_s": np.broadcast_to(np.asarray(stamp_s, float), (self.ranks,)),
+            "running": look["running"],
+            "waiting": look["waiting"],
+            "waiting_tokens": look["queued_tokens"] - look["known_tokens"],
+            "used": look["used"],
+            "total": look["used"] + look["queued_tokens"],
             "computed": self.counts.by_rank["computed"],
             "prefill_busy_s": self.counts.by_rank["prefill_busy_s"],
         }

@@ -135,7 +135,7 @@ class Requests:
     def decode(self, steps: Array, accept: Array, decoding: Array) -> Array:
         """Let the decoding requests gain tokens; give the tokens of each."""
         rank = self.table[RANK][decoding].astype(np.int64)
-        gained = np.minimum(self.table[LEFT][decoding], np.floor(steps[rank] * accept[rank]))
+        gained: Array = np.minimum(self.table[LEFT][decoding], np.floor(steps[rank] * accept[rank]))
         self.table[LEFT, decoding] -= gained
         self.table[HELD, decoding] += gained
         self.table[MADE, decoding] += gained
@@ -158,11 +158,8 @@ class Requests:
 
 
 def _sum_within(values: Array, group: Array) -> Array:
-    """Sum up values within groups that lie together."""
-    if not len(values):
-        return values
-    total = np.cumsum(values)
-    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    before = np.r_[0.0, total[starts[1:] - 1]]
-    within: Array = total - np.repeat(before, np.diff(np.r_[starts, len(values)]))
+    """Sum up values within groups, which are numbered upwards and lie together."""
+    through = np.cumsum(np.bincount(group, weights=values))
+    before = np.concatenate((np.zeros(1), through[:-1]))
+    within: Array = np.cumsum(values) - before[group]
     return within

@@ -22,7 +22,6 @@ _GATHER_FLOOR_S = 1.5e-4
 _CONTROL_FLOOR_S = 2e-5
 _GPU_TAIL_S = 4e-5
 _HICCUP_S = 0.03
-_DUMMY_TOKENS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Slice:
         step_s: duration; of a lockstep equal on all ranks.
         gather_s, control_s: waits in the gather, in the control broadcast.
         ran: the rank took part in the step; always in lockstep.
-        end_s: end of each step after the slice's beginning.
         idle_s: `(ranks,)` time without a step.
         debt_s: `(ranks,)` by how much the last step outlasted the slice.
     """
@@ -52,7 +50,6 @@ class Slice:
     gather_s: Array
     control_s: Array
     ran: Array
-    end_s: Array
     idle_s: Array
     debt_s: Array
 
@@ -119,9 +116,9 @@ def run_slice(world: LedgerWorld, load: Load, span_s: float, random: np.random.G
     ready_s, control_s = _arrive(world, load, (wanted, ranks), random)
     active = tokens > 0
     if world.lockstep:
-        running = active.any(axis=1)
+        together: Array = active.max(axis=1)
         step_s = np.repeat((gpu_s.max(axis=1) + ready_s.max(axis=1) + _GATHER_FLOOR_S)[:, None], ranks, axis=1)
-        running = np.repeat(running[:, None], ranks, axis=1)
+        running: Array = np.repeat(together[:, None], ranks, axis=1)
     else:
         step_s = gpu_s + ready_s
         running = active
@@ -138,7 +135,7 @@ def run_slice(world: LedgerWorld, load: Load, span_s: float, random: np.random.G
     return Slice(
         load.prefill[cut] * ran[cut], rows[cut] * ran[cut], tokens[cut] * ran[cut], pairs[cut] * ran[cut],
         active[cut] & ran[cut], step_s[cut] * ran[cut], waits[cut] * ran[cut], control_s[cut] * ran[cut],
-        ran[cut], end_s[cut], np.maximum(0.0, span_s - load.debt_s - busy + debt_s), debt_s,
+        ran[cut], np.maximum(0.0, span_s - load.debt_s - busy + debt_s), debt_s,
     )  # fmt: skip
 
 

@@ -51,8 +51,9 @@ class Traffic:
     def rate(self, seconds: float) -> float:
         """Give the requests a second that a moment expects, without bursts."""
         hour = self._world.start_hour + seconds / 3600
-        swing = 1 + self._world.rhythm * math.cos(2 * math.pi * (hour - _BUSIEST_HOUR) / 24)
-        return max(0.0, self._world.rate_s * swing)
+        rhythm = self._world.rhythm
+        swing = (1 + rhythm * math.cos(2 * math.pi * (hour - _BUSIEST_HOUR) / 24)) ** 2
+        return self._world.rate_s * swing / (1 + rhythm * rhythm / 2)
 
     def draw(self, seconds: float, span_s: float) -> Arrivals:
         """Draw the requests of one slice."""

@@ -104,7 +104,7 @@ class LedgerWorld:
         api_servers: vLLM front ends, of which each counts every iteration.
         external_lb: each vLLM rank has a page of its own.
         rate_s: requests a second, on the average of a day.
-        rhythm: share by which the rate swings over a day.
+        rhythm: 0 for the same rate all day, 1 for a night without requests.
         start_hour: time of day at the beginning; the rate is highest at 15 h.
         bursts_hour: bursts of requests in an hour.
         burst_factor: by how much a burst raises the rate, for about half a minute.
@@ -115,6 +115,7 @@ class LedgerWorld:
         policy: of the router.
         publish_s: age of the counts that load-aware policies see.
         capacity_tokens, running_limit: room of one rank.
+        queue_limit: waiting requests of a rank beyond which further ones are turned away.
         chunk_tokens: most prompt tokens of a step.
         accept_tokens: tokens a step and request; above 1 with speculative decoding.
         base_s, row_s, context_s, prompt_s, pair_s: GPU time of a step, and of each row, KV token, prompt token and
@@ -159,6 +160,7 @@ class LedgerWorld:
     publish_s: float = 0.5
     capacity_tokens: int = 420_000
     running_limit: int = 128
+    queue_limit: int = 600
     chunk_tokens: int = 8192
     accept_tokens: float = 1.0
     base_s: float = 0.020

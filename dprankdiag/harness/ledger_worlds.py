@@ -308,7 +308,7 @@ def day_world(seed: int, *, engine: str = "sglang") -> LedgerWorld:
     return replace(
         base,
         seed=seed,
-        rate_s=float(draw.uniform(4, 12)),
+        rate_s=float(draw.uniform(3, 9)),
         rhythm=0.98,
         start_hour=0.0,
         bursts_hour=2.0,
@@ -321,7 +321,7 @@ def day_world(seed: int, *, engine: str = "sglang") -> LedgerWorld:
         warm=False,
         restarts=(
             Restart(round(crash_s), float(draw.uniform(30, 120))),
-            Restart(round(update_s), float(draw.uniform(30, 90)), ranks=int(draw.choice([4, 8, 16]))),
+            Restart(round(update_s), float(draw.uniform(30, 90)), ranks=int(draw.choice([6, 8, 16]))),
         ),
     )
 
@@ -346,4 +346,4 @@ def faulty_day(seed: int, *, lasting_s: float = 600.0) -> LedgerWorld:
         faults.append(
             LedgerFault(kind, (int(draw.integers(world.ranks)),), size, round(start_s), round(start_s + lasting_s))
         )
-    return replace(world, rate_s=max(world.rate_s, 10.0), restarts=(), faults=tuple(faults))
+    return replace(world, rate_s=max(world.rate_s, 8.0), restarts=(), faults=tuple(faults))
