@@ -39,5 +39,7 @@ def _load_shipped() -> dict[str, Field]:
         raise TableError(str(error), where="catalogue ledger.toml") from error
     for field in fields.values():
         if field.kind not in ("counter", "gauge") or field.unit not in UNITS:
-            raise TableError(f"{field.name} has kind {field.kind!r}, unit {field.unit!r}", where="catalogue ledger.toml")
+            raise TableError(
+                f"{field.name} has kind {field.kind!r}, unit {field.unit!r}", where="catalogue ledger.toml"
+            )
     return fields

@@ -16,7 +16,10 @@ NSYS_SQLITE = "nsys-sqlite"
 NSYS_PARQUET = "nsys-parquet"
 TORCH_JSON = "torch-json"
 _EXPECTED = "expected an Nsight Systems export (SQLite or parquetdir) or a torch profiler trace"
-_EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
+_EXPECTED_ANY = (
+    f"{_EXPECTED}, metrics, load answers or a log of an engine, a receive-wait matrix (CSV) or Flight Recorder dumps "
+    "(JSON)"
+)
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
@@ -36,9 +39,10 @@ _NSYS_TABLES = (
 
 
 def sniff(path: Path) -> str:
-    """Return the kind of input that a file is: "nsys-sqlite", "torch-json", "wait-matrix" or "flight-recorder".
+    """Return the kind of input that a file is.
 
-    A folder that holds the tables of a parquetdir export is one input, "nsys-parquet".
+    One of "nsys-sqlite", "torch-json", "ledger" (what an engine tells of its load), "wait-matrix", "flight-recorder". A
+    folder that holds the tables of a parquetdir export is one input, "nsys-parquet".
 
     Never blocks: anything but a regular file is refused before it is opened.
 

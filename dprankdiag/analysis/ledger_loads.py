@@ -1,0 +1,161 @@
+"""Tell which load is uneven in a ledger: ranks without work, prompts, contexts, requests, or nothing that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, comb, log
+from typing import Literal
+
+import numpy as np
+
+from dprankdiag.analysis.ledger_view import IDLE_SHARE, ROWS_EVEN, LedgerView, Quantity
+from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_high
+from dprankdiag.model.ledgers import BoolArray
+
+Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
+
+IDLE_CHANCE = 1e-6
+"""Chance at which requests spread at random leave so many ranks without any."""
+
+LEAST_REQUESTS = 1.5
+"""Requests on a rank, on average, from which some could be moved away."""
+
+MUCH_MORE = 1.5
+"""Requests over an even share from which ranks without any are worth a word: one request has nobody to be spread to."""
+
+FEWER_HITS = 0.1
+"""A rank hits less than its peers if by so much or more; by less, its prompts and not its hits make the work."""
+
+EXPLAINS = 0.5
+"""One number explains another's ratio if it has at least this share of its logarithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFound:
+    """An uneven load.
+
+    Attributes:
+        mask: `(n_ranks,)` ranks with more of it; of idle ranks, the busy ones.
+        shown_by: the numbers that stand out, the one that decides first.
+    """
+
+    kind: Kind
+    mask: BoolArray
+    score: float
+    work_ratio: float
+    shown_by: tuple[Quantity, ...]
+
+
+def find_load(seen: LedgerView) -> LoadFound | None:
+    """Find the uneven load that explains most; None if all that is told is even, or uneven without cost.
+
+    Idle ranks go first (DESIGN 3), then what attention costs, then prompts. Uneven requests over equal pairs cost
+    nothing: many short ones against few long ones.
+    """
+    if seen.reason is not None:
+        return None
+    return _find_idle(seen) or _find_work(seen) or _find_prompts(seen) or _find_requests(seen)
+
+
+def _find_idle(seen: LedgerView) -> LoadFound | None:
+    if seen.idle_share is None:
+        return None
+    idle = np.nan_to_num(seen.idle_share) >= IDLE_SHARE
+    count, n_ranks = int(idle.sum()), len(idle)
+    if not 0 < count < n_ranks or not _could_be_spread(seen):
+        return None
+    chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
+    if chance > IDLE_CHANCE:
+        return None
+    shown = tuple(quantity for quantity in (seen.rows, seen.work) if quantity is not None)
+    values = shown[-1].values if shown else np.where(idle, 0.0, 1.0)
+    mean = float(np.nanmean(values))
+    ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
+    return LoadFound("idle", ~idle, -log(max(chance, 1e-300)), ratio, shown)
+
+
+def _could_be_spread(seen: LedgerView) -> bool:
+    """Tell whether the busiest rank has more requests than an even share, by enough to spread some."""
+    if seen.rows is None:
+        return True
+    share = ceil(float(np.nansum(seen.rows.values)) / len(seen.ranks))
+    return float(np.nanmax(seen.rows.values)) >= MUCH_MORE * max(share, 1)
+
+
+def _find_work(seen: LedgerView) -> LoadFound | None:
+    work = seen.work
+    if work is None or work.uneven is None or _is_one_request(seen, work.uneven.mask):
+        return None
+    high = work.uneven
+    prompts = _find_prompts(seen)
+    if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
+        return prompts
+    kind = _kind_of_work(seen.running or seen.rows, high)
+    parts = (seen.rows, work) if kind == "requests" else (work, seen.rows)
+    shown = tuple(one for one in parts if one is not None)
+    return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
+
+
+def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether each rank of a mask has a single request at most: no router can spread that."""
+    return seen.rows is not None and bool(np.nanmax(seen.rows.values[mask], initial=0.0) < LEAST_REQUESTS)
+
+
+def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
+    """Tell longer contexts from more requests by how much of the ratio the requests explain."""
+    if rows is None or np.isnan(rows.values[high.mask]).any():
+        return "unknown"
+    ratio = _ratio(rows, high.mask)
+    if ratio is None or abs(ratio - 1.0) <= ROWS_EVEN:
+        return "context"
+    return "requests" if log(max(ratio, 1e-9)) >= EXPLAINS * log(high.ratio) else "context"
+
+
+def _ratio(quantity: Quantity, mask: BoolArray) -> float | None:
+    """Return the mean of the ranks of a mask over the mean of the others."""
+    rest = quantity.values[~mask]
+    usual = float(np.nanmean(rest)) if not np.isnan(rest).all() else 0.0
+    return float(np.nanmean(quantity.values[mask])) / usual if usual > 0 else None
+
+
+def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
+    """Tell whether the ranks of a mask have clearly more of something; unknown is no."""
+    if quantity is None:
+        return False
+    ratio = _ratio(quantity, mask)
+    return ratio is None or ratio >= LEAST_RATIO
+
+
+def _find_prompts(seen: LedgerView) -> LoadFound | None:
+    """Find ranks that compute more prompt tokens; because their cache hits less, if their prompts are even."""
+    computed = seen.computed
+    if computed is None or computed.uneven is None:
+        return None
+    high = computed.uneven
+    rows = seen.rows
+    more_rows = _ratio(rows, high.mask) if rows is not None and rows.uneven is not None else None
+    if more_rows is not None and log(max(more_rows, 1e-9)) >= EXPLAINS * log(high.ratio):
+        return None
+    kind: Kind = "cache" if _misses(seen, high.mask) else "prefill"
+    return LoadFound(kind, high.mask, high.score, high.work_ratio, (computed,))
+
+
+def _misses(seen: LedgerView, mask: BoolArray) -> bool:
+    if seen.hits is None or seen.prompts is None or np.isnan(seen.hits[mask]).any():
+        return False
+    others = seen.hits[~mask]
+    if np.isnan(others).all():
+        return False
+    even = find_high(np.nan_to_num(seen.prompts), 1e9) is None
+    return even and float(np.nanmean(others)) - float(seen.hits[mask].mean()) >= FEWER_HITS
+
+
+def _find_requests(seen: LedgerView) -> LoadFound | None:
+    """Find ranks with more requests where nothing tells what attention costs, or where they queue."""
+    rows = seen.rows
+    if rows is None or rows.uneven is None:
+        return None
+    queues = seen.running is not None and seen.running.uneven is None
+    if seen.work is not None and not queues:
+        return None
+    return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))
