@@ -144,8 +144,8 @@ def ledger_truths(world: LedgerWorld) -> tuple[LedgerTruth, ...]:
 def _list_accepted(world: LedgerWorld, fault: LedgerFault) -> tuple[str, ...]:
     """Name the causes that a world's pages can carry.
 
-    SGLang's waits show late hosts and nothing of the GPUs' speed; vLLM's pages show neither in lockstep, and where
-    engines run alone they show that one is slow, not whether its host or its GPU is.
+    SGLang's waits and stages show late hosts and nothing of the GPUs' speed; vLLM's pages show neither in lockstep, and
+    where engines run alone they show that one is slow, not whether its host or its GPU is.
     """
     release = parse_version(world.version)
     match fault.kind:
@@ -154,8 +154,7 @@ def _list_accepted(world: LedgerWorld, fault: LedgerFault) -> tuple[str, ...]:
         case "gpu" | "uniform":
             return ()
         case "host":
-            told = world.engine == "sglang" and world.dp_attention and release >= (0, 5, 22)
-            return (fault.cause,) if told else ()
+            return (fault.cause,) if world.engine == "sglang" and release >= (0, 5, 20) else ()
         case "stale":
             return (fault.cause,) if world.engine == "sglang" and world.loads and release >= (0, 5, 16) else ()
         case "expert":
