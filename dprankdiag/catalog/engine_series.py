@@ -21,7 +21,8 @@ class SeriesRow:
 
     Attributes:
         index: position in the catalogue; among rows of one field the lowest that is told is taken.
-        names: series that hold it, without the engine's prefix; a counter's with and without `_total`.
+        parts: series that hold it, all of them needed, each by the names it may have without the engine's prefix: a
+            counter's with and without `_total`.
         labels: label → values it may have.
         sums: several series of a rank add up to the field.
         unseen_is_zero: a missing label value is 0 where the rank shows another of the same series.
@@ -31,7 +32,7 @@ class SeriesRow:
 
     index: int
     field: str
-    names: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
     labels: Mapping[str, tuple[str, ...]]
     sums: bool = False
     unseen_is_zero: bool = False
@@ -40,6 +41,11 @@ class SeriesRow:
     since: str = ""
     until: str = ""
     source: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """List all names of all parts."""
+        return tuple(name for part in self.parts for name in part)
 
     def takes(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a series with these labels meets the conditions."""
@@ -71,7 +77,7 @@ def _make_row(index: int, row: Mapping[str, Any]) -> SeriesRow:
     return SeriesRow(
         index=index,
         field=row["field"],
-        names=tuple(other for name in names for other in _spell(name, is_counter)),
+        parts=tuple(_spell(name, is_counter) for name in names),
         labels={
             key: (value,) if isinstance(value, str) else tuple(value) for key, value in row.get("labels", {}).items()
         },

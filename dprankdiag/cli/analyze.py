@@ -84,7 +84,8 @@ def command(context: click.Context, /, **given: Any) -> int:
     """Diagnose recordings, or print a .dprank bundle again.
 
     PATH is a file or folder: Nsight Systems exports (SQLite or parquetdir), torch profiler traces of all ranks (JSON,
-    also gzip), metrics and load answers of SGLang or vLLM saved twice or more, a receive-wait matrix (CSV), or Flight
+    also gzip), metrics and load answers of SGLang or vLLM saved twice or more or their logs (- reads a log from
+    standard input), a receive-wait matrix (CSV), or Flight
     Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart: snapshots of one folder are one
     engine's, NAME=PATH and NAME@SECONDS=PATH say it where that is wrong.
     """
@@ -120,7 +121,8 @@ def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:
     if given["quiet"] and given["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
     for path in files:
-        check_exists(path)
+        if str(path) != "-":
+            check_exists(path)
     for option in ("rank_map", "patterns", "baseline"):
         if given[option] is not None:
             check_exists(given[option])

@@ -45,14 +45,14 @@ class Page(Generic[Place]):
         samples: (place, value) of the wanted series that have a number, in the page's order, duplicates dropped.
         names: of the engine's series, without prefix, wanted or not; in order of the first line of each.
         prefixes: spellings seen.
-        last_name: series of the last line with a sample: a page that was cut short may lack the rest of it.
+        last: place of the last line of the engine: a page that was cut short may lack the rest of its series.
         warnings: lines and values passed over.
     """
 
     samples: list[tuple[Place, float]]
     names: tuple[str, ...]
     prefixes: frozenset[str]
-    last_name: str
+    last: Place | None
     warnings: tuple[str, ...]
 
 
@@ -99,7 +99,7 @@ class PageReader(Generic[Place]):
                 self._take(line, name, scan)
         if not scan.names:
             raise InputError(f"holds no series of {self._prefixes[0].rstrip(':_')}", where=where, mend=_mend(lines))
-        return scan.close(name)
+        return scan.close(is_wanted)
 
     def _note(self, spelled: str, scan: _Scan[Place]) -> str:
         prefix = next(one for one in self._prefixes if spelled.startswith(one))
@@ -159,10 +159,11 @@ class _Scan(Generic[Place]):
         elif math.isinf(value):
             self.skip("infinite values")
 
-    def close(self, last_name: str) -> Page[Place]:
+    def close(self, ends_wanted: bool) -> Page[Place]:
         warnings = tuple(f"passed over: {count} {what}" for what, count in self.skipped.items())
         samples = list(self.values.values())
-        return Page(samples, tuple(self.names), frozenset(self.prefixes), last_name, warnings)
+        last = samples[-1][0] if samples and ends_wanted else None
+        return Page(samples, tuple(self.names), frozenset(self.prefixes), last, warnings)
 
 
 def _split(body: bytes, where: str) -> tuple[list[str], bool]:
@@ -187,8 +188,10 @@ def _divide(line: str) -> tuple[str, str]:
     """Divide a line into identity and value; a time stamp and an exemplar may follow the value."""
     found = _IDENTITY.match(line)
     identity = found.group() if found else ""
-    rest = line[len(identity) :].split(None, 1)
-    return identity, rest[0] if rest else ""
+    rest = line[len(identity) :]
+    if rest.startswith("{"):
+        return "", ""  # labels that never end
+    return identity, rest.split(None, 1)[0] if rest.strip() else ""
 
 
 def _parse_labels(identity: str) -> Mapping[str, str] | None:

@@ -104,6 +104,48 @@ class Reply:
     received_ns: int
 
 
+class Pace:
+    """Spaces out the questions to one interface of one target: its period while it answers, longer after failures.
+
+    One failure changes nothing, so that a hiccup costs one tick; then waits double, up to a minute, each between half
+    and all of that, so that many targets that failed together do not come back together.
+
+    Args:
+        period_s: between answers; 0 asks at every tick.
+        chance: numbers from 0 to 1.
+    """
+
+    LONGEST_S = 60.0
+    ABSENT_S = 600.0
+
+    def __init__(self, period_s: float, chance: Callable[[], float]) -> None:
+        self._period_s = period_s
+        self._chance = chance
+        self._due_ns = 0
+        self._failures = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Tell whether it is time to ask."""
+        return now_ns >= self._due_ns
+
+    def note(self, now_ns: int, failure: NoData | None) -> None:
+        """Note how a question went."""
+        if failure is None:
+            self._failures, wait_s = 0, self._period_s
+        elif failure.absent:
+            self._failures, wait_s = 0, self.ABSENT_S
+        else:
+            self._failures += 1
+            wait_s = self._back_off()
+        self._due_ns = now_ns + int(wait_s * NS_PER_S)
+
+    def _back_off(self) -> float:
+        if self._failures < 2:
+            return 0.0
+        longest = min(self.LONGEST_S, 2.0 ** min(self._failures - 2, 10))
+        return longest * (0.5 + 0.5 * self._chance())
+
+
 class Fetcher:
     """Asks; holds the connections.
 
@@ -150,7 +192,7 @@ class Fetcher:
             return self._ask(interface, url, where, accept)
         except httpx.TimeoutException as error:
             return self._fail(interface, where, f"no answer in time ({_name(error)})")
-        except httpx.RemoteProtocolError:
+        except (httpx.RemoteProtocolError, httpx.ReadError):
             return self._fail(interface, where, "the answer was cut short or is no HTTP")
         except httpx.DecodingError:
             return self._fail(interface, where, "the compressed answer is damaged")
@@ -230,11 +272,6 @@ def hide_credentials(url: str) -> str:
     rest = (rest if mark else head).split("?", 1)[0].split("#", 1)[0]
     host, slash, path = rest.partition("/")
     return f"{head}{mark}" * bool(mark) + host.rpartition("@")[2] + slash + path
-
-
-def seconds_between(earlier_ns: int, later_ns: int) -> float:
-    """Tell the seconds between two moments."""
-    return (later_ns - earlier_ns) / NS_PER_S
 
 
 def _make_context(ca_file: Path | None) -> ssl.SSLContext | bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,13 +45,42 @@ class RankSamples:
 
     Attributes:
         values: row → sum (or last) of its samples.
-        counts: row → number of its samples.
         names: series seen, wanted label or not.
     """
 
     values: dict[int, float] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class PageEnd:
+    """The series that a page ends with. A page that was cut between two lines looks whole, and may lack some of them.
+
+    Attributes:
+        name: of the series; "" where the page ends with one that nobody reads.
+        sure: ranks that show all their lines: the pages of engines go on rank by rank, and others came after them.
+    """
+
+    name: str = ""
+    sure: frozenset[int] = frozenset()
+
+    def __contains__(self, rank: object) -> bool:
+        """Tell whether the lines of a rank are in doubt."""
+        return rank not in self.sure
+
+
+def find_end(samples: Sequence[tuple[Place, float]], last: Place | None) -> PageEnd:
+    """Find the series that a page ends with.
+
+    Args:
+        last: place of the last line; None where nobody reads it.
+    """
+    if last is None:
+        return PageEnd()
+    ranks = [place.rank for place, _ in samples if place.name == last.name]
+    runs = [rank for rank, before in zip(ranks, [None, *ranks], strict=False) if rank != before]
+    goes_rank_by_rank = len(runs) == len(set(runs)) < len(ranks)
+    return PageEnd(last.name, frozenset(rank for rank in runs[:-1] if goes_rank_by_rank and rank is not None))
 
 
 class SeriesTable:
@@ -83,41 +112,32 @@ class SeriesTable:
                 continue
             for row in place.rows:
                 mine.values[row] = mine.values.get(row, 0.0) + value if self.rows[row].sums else value
-                mine.counts[row] = mine.counts.get(row, 0) + 1
         return gathered
 
-    def read(self, ranks: Mapping[int, RankSamples], last_name: str) -> dict[str, FloatArray]:
+    def read(self, ranks: Mapping[int, RankSamples], end: PageEnd) -> dict[str, FloatArray]:
         """Read all fields that some rank tells.
 
         Args:
-            last_name: last series of the page, which may lack lines: of it nothing is added up or taken for 0 unless
-                the ranks show as many lines each.
+            end: of the page; where it leaves a series in doubt, nothing of it is added up or taken for 0.
         """
-        unsure = self._find_unsure(ranks, last_name)
         values: dict[str, FloatArray] = {}
         for row in self.rows.values():
-            told = np.array([_read_row(row, samples, row.index in unsure) for samples in ranks.values()])
+            is_last = end.name in row.names
+            told = np.array([_read_row(row, samples, is_last and rank in end) for rank, samples in ranks.items()])
             if not np.isnan(told).all():
                 earlier = values.get(row.field)
                 values[row.field] = told if earlier is None else np.where(np.isnan(earlier), told, earlier)
         return values
 
-    def _find_unsure(self, ranks: Mapping[int, RankSamples], last_name: str) -> set[int]:
-        unsure = set()
-        for row in self.named.get(last_name, ()):
-            counts = {samples.counts.get(row.index, 0) for samples in ranks.values() if last_name in samples.names}
-            if (row.sums or row.unseen_is_zero) and (len(counts) > 1 or len(ranks) == 1):
-                unsure.add(row.index)
-        return unsure
 
-
-def _read_row(row: SeriesRow, samples: RankSamples, is_unsure: bool) -> float:
-    if is_unsure:
+def _read_row(row: SeriesRow, samples: RankSamples, is_doubted: bool) -> float:
+    if is_doubted and (row.sums or row.unseen_is_zero):
+        return np.nan
+    if any(samples.names.isdisjoint(part) for part in row.parts):
         return np.nan
     value = samples.values.get(row.index)
     if value is None:
-        is_zero = row.unseen_is_zero and not samples.names.isdisjoint(row.names)
-        return 0.0 if is_zero else np.nan
+        return 0.0 if row.unseen_is_zero else np.nan
     return np.nan if row.zero_is_absent and value == 0 else value * row.scale
 
 

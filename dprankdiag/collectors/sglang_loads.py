@@ -9,16 +9,14 @@ Source: sglang 0.5.23, 0.5.18, 0.5.12, 0.5.9.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from dprankdiag.catalog.engine_series import load_series
+from dprankdiag.collectors.decoding import decode_json, read_stamp_ns
 from dprankdiag.collectors.exposition import PageReader, Series
 from dprankdiag.collectors.load_rows import flatten_load, read_loads, read_role
 from dprankdiag.collectors.series import read_rank
-from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import Fact, LedgerAnswer
 
 TOLD = ("version", "dp_rank_count", "accelerator", "num_accelerators")
@@ -111,31 +109,6 @@ class SglangGetLoad:
                 warnings=warnings,
             ),
         )
-
-
-def decode_json(body: bytes, where: str) -> Any:
-    """Decode JSON.
-
-    Raises:
-        DamagedInput: it is none, or cut short.
-    """
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise DamagedInput(f"expected JSON: {error}", where=where) from error
-
-
-def read_stamp_ns(stamp: Any) -> int | None:
-    """Read an ISO-8601 moment as UTC epoch ns; None if it is none."""
-    if not isinstance(stamp, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 
 
 def _place(series: Series) -> tuple[int, str] | None:

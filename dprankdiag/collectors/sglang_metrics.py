@@ -17,7 +17,7 @@ import numpy as np
 
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.exposition import Page, PageReader, Series
-from dprankdiag.collectors.series import Copy, Group, Place, RankSamples, SeriesTable, read_rank
+from dprankdiag.collectors.series import Copy, Group, Place, RankSamples, SeriesTable, find_end, read_rank
 from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import Fact, FloatArray, LedgerAnswer, Role
 
@@ -95,7 +95,7 @@ class SglangMetrics:
     ) -> LedgerAnswer:
         gathered = self._table.gather(samples, _count_ranks(samples))
         ranks = {rank: gathered[rank][min(gathered[rank])] for rank in sorted(gathered)}
-        values = self._table.read(ranks, page.last_name)
+        values = self._table.read(ranks, find_end(samples, page.last))
         lost = {place.name for place, _ in samples if place.rank is None} - {*BALANCEDNESS}
         if ranks and lost:
             warnings = (*warnings, f"{len(lost)} series of some processes carry no dp_rank and were passed over")

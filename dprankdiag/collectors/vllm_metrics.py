@@ -15,7 +15,7 @@ import numpy as np
 
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.exposition import Page, PageReader, Series
-from dprankdiag.collectors.series import Group, Place, SeriesTable, read_rank
+from dprankdiag.collectors.series import Group, Place, SeriesTable, find_end, read_rank
 from dprankdiag.model.ledgers import Fact, LedgerAnswer
 
 PREFIXES = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:")
@@ -70,7 +70,7 @@ class VllmMetrics:
     ) -> LedgerAnswer:
         gathered = self._table.gather(samples, 0)
         ranks = {rank: gathered[rank][0, 0] for rank in sorted(gathered)}
-        values = self._table.read(ranks, page.last_name)
+        values = self._table.read(ranks, find_end(samples, page.last))
         capacity = np.array([_read_capacity(configs.get(rank, {})) for rank in ranks])
         if not np.isnan(capacity).all():
             values["capacity_tokens"] = capacity

@@ -14,7 +14,7 @@ from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.sources import Reading, Source
 from dprankdiag.model.wait_matrix import WaitMatrix
-from dprankdiag.pipelines.ledger_files import read_ledger_file
+from dprankdiag.pipelines.ledger_files import STDIN, read_ledger_file
 from dprankdiag.readers.flight_recorder import FlightRecorderReader
 from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.readers.named_paths import NamedPath, split_named
@@ -113,7 +113,7 @@ def _guess_kind(path: Path) -> str:
 def _try_reading(path: Path) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
-        return READERS[sniff(path)](path)
+        return read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
 
@@ -136,7 +136,7 @@ def _list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
     files: list[tuple[NamedPath, bool]] = []
     for one in map(split_named, given):
         path = one.path
-        if is_export_folder(path):
+        if path == STDIN or is_export_folder(path):
             files.append((one, True))
         elif path.is_dir():
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.ledgers import Ledger, LedgerAnswer, LedgerFile
 from dprankdiag.model.sources import Source
+from dprankdiag.readers.engine_log import is_log, parse_log
+
+STDIN = Path("-")
+"""Standard input, for the log of a running engine; a file of that name is given as ./-."""
 
 
 def _list_collectors() -> tuple[Collector, ...]:
@@ -27,7 +32,7 @@ def read_ledger_file(path: Path) -> LedgerFile:
         DamagedInput: the interface it is of cannot read it.
     """
     try:
-        body = path.read_bytes()
+        body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
     refusals: list[InputError] = []
@@ -41,6 +46,9 @@ def read_ledger_file(path: Path) -> LedgerFile:
             continue
         if answers:
             return _make_file(path, answers)
+    text = body.decode("utf-8", "replace")
+    if is_log(text):
+        return _make_file(path, parse_log(text, str(path)))
     mend = "give the answer of /metrics, /v1/loads, /get_load or /server_info as it came"
     raise InputError(refusals[0].what if refusals else "holds no answer of an engine", where=str(path), mend=mend)
 

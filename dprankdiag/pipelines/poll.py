@@ -1,47 +1,100 @@
 """Ask live engines: all targets and interfaces at once, each at its own pace.
 
-The first polls find out which engine a target is and what it offers. Numbers are asked for at every poll, configuration
-every minute, and what is not offered every ten.
+The first question to a target finds out which engine it is. Numbers are asked for at every poll, configuration every
+minute, and what is not offered every ten. An interface that fails is left alone for a while, longer each time, and
+meanwhile the target is not said to be anything: no data is no verdict.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, check_target
-from dprankdiag.collectors.sglang_loads import SglangLoads
+from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, Pace, hide_credentials
+from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_path
+from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
+from dprankdiag.collectors.sglang_server_info import SglangServerInfo
+from dprankdiag.collectors.vllm_info import VllmLoad, VllmServerInfo, VllmVersion
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import InputError
-from dprankdiag.model.ledgers import EngineName, LedgerAnswer, NoData
+from dprankdiag.model.ledgers import EngineName, NoData
+from dprankdiag.pipelines.doubts import Doubts
+from dprankdiag.pipelines.sources import Answers, Stream, read_memory, read_targets
+from dprankdiag.units import NS_PER_S
 
 if TYPE_CHECKING:
     import httpx
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 64
+EVERY_TICK_S = 0.0
+RARELY_S = 60.0
+
+COLLECTORS: dict[EngineName, tuple[tuple[type[Collector], float], ...]] = {
+    "sglang": (
+        (SglangMetrics, EVERY_TICK_S),
+        (SglangLoads, EVERY_TICK_S),
+        (SglangGetLoad, EVERY_TICK_S),
+        (SglangServerInfo, RARELY_S),
+    ),
+    "vllm": (
+        (VllmMetrics, EVERY_TICK_S),
+        (VllmVersion, RARELY_S),
+        (VllmLoad, RARELY_S),
+        (VllmServerInfo, RARELY_S),
+    ),
+}
+"""Interfaces of each engine, with the period at which they are asked."""
+
+SIGNS: tuple[tuple[str, tuple[type[Collector], ...]], ...] = (
+    ("/metrics", (SglangMetrics, VllmMetrics)),
+    ("/v1/loads", (SglangLoads,)),
+    ("/server_info", (SglangServerInfo,)),
+    ("/get_load", (SglangGetLoad,)),
+    ("/version", (VllmVersion,)),
+)
+"""Paths by which an engine is known, in the order in which they are asked, and who can read the answer."""
+
+INSTEAD = {"sglang-get-load": "sglang-loads"}
+"""Interface → the newer one that it stands in for where that is absent."""
+
+
+@dataclass(slots=True)
+class _Interface:
+    """One interface of one target."""
+
+    collector: Collector
+    pace: Pace
+    doubts: Doubts = field(default_factory=Doubts)
+    is_absent: bool = False
 
 
 @dataclass(slots=True)
 class _Target:
+    """One address; its interfaces are known once its engine is."""
+
     base: str
-    engine: EngineName | None = None
-    collectors: list[Collector] = field(default_factory=list)
+    pace: Pace
+    interfaces: dict[str, _Interface] = field(default_factory=dict)
 
 
 class Poller:
     """Asks targets, poll by poll.
 
     Args:
-        targets: `http(s)://host:port`.
+        targets: see `read_targets`.
         transport: stands in for the network.
         clock: UTC epoch ns.
         chance: numbers from 0 to 1, for the jitter of waits after failures.
+
+    Raises:
+        UsageError: a target is no address, or holds credentials; or pyzmq is missing and publishers are asked for.
     """
 
     def __init__(
@@ -53,11 +106,16 @@ class Poller:
         clock: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._targets = [_Target(base) for base in dict.fromkeys(check_target(target) for target in targets)]
+        sources = read_targets(targets)
+        self._targets = [_Target(base, Pace(EVERY_TICK_S, chance)) for base in sources.engines]
+        self._servers = [(base, Pace(EVERY_TICK_S, chance)) for base in sources.servers]
+        self._memory = sources.memory
+        self._streams: list[Stream] = [open_stream() for open_stream in sources.streams]
         self._fetcher = Fetcher(access, transport=transport, clock=clock)
-        self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, max(1, len(self._targets))), "poll")
-        self._sglang: list[Collector] = [SglangMetrics(), SglangLoads()]
-        self._vllm: list[Collector] = [VllmMetrics()]
+        self._clock = clock
+        self._chance = chance
+        self._collectors: dict[type[Collector], Collector] = {}
+        self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, 4 * len(self._targets) + len(self._servers) + 1), "poll")
 
     def __enter__(self) -> Poller:
         """Take part in a `with`."""
@@ -71,29 +129,111 @@ class Poller:
         """Close all connections."""
         self._pool.shutdown(cancel_futures=True)
         self._fetcher.close()
+        for stream in self._streams:
+            stream.close()
 
-    def poll(self) -> list[LedgerAnswer | NoData]:
-        """Ask every target once; answers come in the order of targets and interfaces."""
-        return [answer for answers in self._pool.map(self._ask, self._targets) for answer in answers]
-
-    def _ask(self, target: _Target) -> list[LedgerAnswer | NoData]:
-        return [
-            answer
-            for collector in (target.collectors or [*self._sglang, *self._vllm])
-            for answer in self._collect(target, collector)
+    def poll(self) -> Answers:
+        """Ask once all that is due; answers come in the order of targets and interfaces."""
+        now_ns = self._clock()
+        strangers = [target for target in self._targets if not target.interfaces and target.pace.is_due(now_ns)]
+        unknown = self._run([partial(self._meet, target) for target in strangers])
+        asked = [
+            partial(self._ask, target, interface)
+            for target in self._targets
+            for interface in target.interfaces.values()
+            if interface.pace.is_due(now_ns) and not _is_replaced(target, interface)
         ]
+        asked += [partial(self._ask_server, base, pace) for base, pace in self._servers if pace.is_due(now_ns)]
+        return [*unknown, *self._run(asked), *self._look_around(now_ns)]
 
-    def _collect(self, target: _Target, collector: Collector) -> list[LedgerAnswer | NoData]:
+    def read_back(self, since_s: float, step_s: float) -> Answers:
+        """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
+        end_s = self._clock() / NS_PER_S
+        path = make_range_path(start_s=end_s - since_s, end_s=end_s, step_s=step_s)
+        return [answer for base, _ in self._servers for answer in self._question(base, path)]
+
+    def _look_around(self, now_ns: int) -> Answers:
+        """Take what needs no question: messages of publishers, and this machine's shared memory."""
+        heard = [answer for stream in self._streams if (answer := stream.poll(now_ns)) is not None]
+        return [*heard, *(read_memory(now_ns) if self._memory else [])]
+
+    def _ask_server(self, base: str, pace: Pace) -> Answers:
+        answers = self._question(base, make_path(at_s=self._clock() / NS_PER_S))
+        failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
+        pace.note(self._clock(), failure)
+        return answers
+
+    def _question(self, base: str, path: str) -> Answers:
+        reply = self._fetcher.fetch(PrometheusApi.interface, base, path, ACCEPT_JSON)
+        if isinstance(reply, NoData):
+            return [reply]
+        where = hide_credentials(base)
+        readers = {"sglang": self._get(SglangMetrics), "vllm": self._get(VllmMetrics)}
+        try:
+            answers = PrometheusApi(readers).parse(reply.body, where, reply.received_ns)
+        except InputError as error:
+            return [NoData(PrometheusApi.interface, where, reply.received_ns, error.what)]
+        nothing = NoData(PrometheusApi.interface, where, reply.received_ns, "holds no series of an engine")
+        return list(answers) or [nothing]
+
+    def _run(self, jobs: Sequence[Callable[[], Answers]]) -> Answers:
+        return [answer for answers in self._pool.map(lambda job: job(), jobs) for answer in answers]
+
+    def _meet(self, target: _Target) -> Answers:
+        """Find out which engine a target is; tell why not where it does not say."""
+        reasons: list[NoData] = []
+        for path, readers in SIGNS:
+            reply = self._fetcher.fetch("metrics", target.base, path)
+            if isinstance(reply, NoData):
+                reasons.append(reply)
+                if not reply.absent and reply.reason.startswith("cannot be reached"):
+                    break
+                continue
+            for reader in readers:
+                try:
+                    (answer, *_) = self._get(reader).parse(reply.body, target.base)
+                except (InputError, ValueError):
+                    continue
+                self._set_up(target, answer.engine)
+                return []
+            where = hide_credentials(f"{target.base}{path}")
+            reasons.append(NoData("metrics", where, reply.received_ns, "shows no engine that is known"))
+        telling = next((one for one in reasons if not one.absent), reasons[0])
+        target.pace.note(self._clock(), telling)
+        return [telling]
+
+    def _set_up(self, target: _Target, engine: EngineName) -> None:
+        for kind, period_s in COLLECTORS[engine]:
+            collector = self._get(kind)
+            target.interfaces[collector.interface] = _Interface(collector, Pace(period_s, self._chance))
+
+    def _get(self, kind: type[Collector]) -> Collector:
+        """Get the one collector of a kind: what it learnt of a page's series holds for all targets."""
+        return self._collectors.setdefault(kind, kind())
+
+    def _ask(self, target: _Target, interface: _Interface) -> Answers:
+        answers = self._collect(target, interface)
+        failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
+        interface.is_absent = failure is not None and failure.absent
+        interface.pace.note(self._clock(), failure)
+        return answers
+
+    def _collect(self, target: _Target, interface: _Interface) -> Answers:
+        collector = interface.collector
         accept = ACCEPT_TEXT if collector.path == "/metrics" else ACCEPT_JSON
         reply = self._fetcher.fetch(collector.interface, target.base, collector.path, accept)
         if isinstance(reply, NoData):
             return [reply]
-        where = f"{target.base}{collector.path}"
+        where = hide_credentials(f"{target.base}{collector.path}")
         try:
             answers = collector.parse(reply.body, where, reply.received_ns)
         except InputError as error:
             return [NoData(collector.interface, where, reply.received_ns, error.what)]
-        if answers and target.engine is None:
-            target.engine = answers[0].engine
-            target.collectors = self._sglang if target.engine == "sglang" else self._vllm
-        return list(answers)
+        doubt = interface.doubts.judge(answers)
+        return [NoData(collector.interface, where, reply.received_ns, doubt)] if doubt else list(answers)
+
+
+def _is_replaced(target: _Target, interface: _Interface) -> bool:
+    """Tell whether a newer interface answers in its place; until that is known to be absent it is taken to."""
+    newer = target.interfaces.get(INSTEAD.get(interface.collector.interface, ""))
+    return newer is not None and not newer.is_absent

@@ -9,7 +9,7 @@ import pytest
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.model.ledgers import LedgerAnswer
 
-SCENARIOS = ("balanced", "balanced-api8", "hot-rank", "kv-skew", "half-idle", "moe-slow-gpu", "dense-slow-gpu")
+SCENARIOS = ("balanced", "balanced-api8", "hot-rank", "kv-skew", "half-idle", "moe-slow-gpu")
 
 
 def read(path: Path) -> LedgerAnswer:
@@ -44,3 +44,69 @@ def test_ports_of_external_balancing_show_one_engine_each(fixtures: Path) -> Non
         assert alone.ranks == (rank,)
         for name in ("running_requests", "decode_tokens", "kv_usage_ratio", "finished_requests", "token_gap_s"):
             assert alone.values[name][0] == pytest.approx(together.values[name][rank])
+
+
+def test_a_dense_engine_with_a_slow_gpu_has_longer_gaps_between_tokens(fixtures: Path) -> None:
+    folder = fixtures / "vllm-0.33.0" / "dense-slow-gpu"
+    first, second = read(folder / "scrape1.prom"), read(folder / "scrape2.prom")
+    spent = second.values["token_gap_s"] - first.values["token_gap_s"]
+    gap_ms = 1000 * spent / (second.values["token_gaps"] - first.values["token_gaps"])
+    assert gap_ms[6] == pytest.approx(22.35, abs=0.01)
+    assert np.delete(gap_ms, 6) == pytest.approx(13.46, abs=0.1)
+
+
+PAGE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+# TYPE vllm:gpu_cache_usage_perc gauge
+vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.25
+# TYPE vllm:gpu_prefix_cache_queries_total counter
+vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 90.0
+# TYPE vllm:time_per_output_token_seconds histogram
+vllm:time_per_output_token_seconds_sum{engine="0",model_name="m"} 5.5
+vllm:time_per_output_token_seconds_count{engine="0",model_name="m"} 100.0
+"""
+
+
+def test_names_of_old_releases_are_known() -> None:
+    (answer,) = VllmMetrics().parse(PAGE.encode(), "x")
+    told = {name: float(values[0]) for name, values in answer.values.items()}
+    assert told == {
+        "running_requests": 3.0, "kv_usage_ratio": 0.25, "cache_query_tokens": 90.0, "token_gap_s": 5.5,
+        "token_gaps": 100.0,
+    }  # fmt: skip
+
+
+def test_new_names_win_over_old_ones() -> None:
+    page = PAGE + 'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5\n'
+    (answer,) = VllmMetrics().parse(page.encode(), "x")
+    assert answer.values["kv_usage_ratio"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("prefix", ["vllm_", "ray_vllm_"])
+def test_rays_spelling_is_understood_and_replicas_are_told_apart(prefix: str) -> None:
+    page = "".join(
+        f'{prefix}num_requests_running{{ReplicaId="{replica}",engine="0",model_name="m"}} {count}\n'
+        for replica, count in (("a", 1), ("b", 2))
+    )
+    answers = VllmMetrics().parse(page.encode(), "x")
+    assert [answer.facts["replica"] for answer in answers] == ["a", "b"]
+    assert [answer.values["running_requests"].tolist() for answer in answers] == [[1.0], [2.0]]
+    assert answers[0].facts["spelling"] == "underscore"
+
+
+def test_engines_without_numbers_are_unlabelled() -> None:
+    (answer,) = VllmMetrics().parse(b'vllm:num_requests_running{model_name="m"} 3.0\n', "x")
+    assert (answer.unlabelled, answer.ranks, dict(answer.values)) == (True, (), {})
+
+
+def test_pages_of_two_ports_do_not_mix_what_they_say_of_the_pool() -> None:
+    collector = VllmMetrics()
+
+    def page(tokens: int) -> bytes:
+        config = f'vllm:cache_config_info{{engine="0",kv_cache_size_tokens="{tokens}"}} 1.0\n'
+        return (PAGE + config).encode()
+
+    for tokens in (100, 200, 100):
+        (answer,) = collector.parse(page(tokens), "x")
+        assert answer.values["capacity_tokens"].tolist() == [tokens]
