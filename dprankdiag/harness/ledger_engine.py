@@ -100,7 +100,7 @@ class Deployment:
         capacity = self._capacity(seconds)
         admitted = requests.admit(capacity, self.world.running_limit, self._warmth(seconds))
         if admitted is not None:
-            self._count_admitted(admitted)
+            self._count_admitted(admitted, seconds)
         if not len(requests) or not (requests.table[PHASE] > WAITING).any():
             self._rest(seconds, span_s)
             return
@@ -170,7 +170,7 @@ class Deployment:
             turned_away = (requests.table[BORN] == seconds) & full[requests.table[RANK].astype(np.int64)]
             requests.drop(turned_away & (requests.table[PHASE] == WAITING))
 
-    def _count_admitted(self, admitted: Admitted) -> None:
+    def _count_admitted(self, admitted: Admitted, seconds: float) -> None:
         new = ~admitted.again
 
         def by_rank(values: Array, where: Array) -> Array:
@@ -180,6 +180,8 @@ class Deployment:
             cached=by_rank(admitted.found, new),
             looked_up=by_rank(admitted.looked_up, new),
             found=by_rank(admitted.found, new),
+            admitted=by_rank(new.astype(float), new),
+            queued_s=by_rank(np.maximum(0.002, seconds - admitted.born_s), new),
         )
         self.counts.together[1, 1] += by_rank(admitted.found, new)
         looked = by_rank(admitted.looked_up, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,15 @@ class Page:
                 bound = "+Inf" if math.isinf(edge) else repr(float(edge))
                 self._lines.append(_write(f"{name}_bucket", {**labels, "le": bound}, running))
             self._lines.append(_write(f"{name}_count", labels, running))
+
+    def summed(self, name: str, edges: Sequence[float], samples: Iterable[tuple[Labels, float, float]]) -> None:
+        """Write a histogram of labels, count and sum whose observations all lie about their mean."""
+        rows = []
+        for labels, count, total in samples:
+            buckets = [0.0] * (len(edges) + 1)
+            buckets[bisect_left(edges, total / count) if count else 0] = count
+            rows.append((labels, buckets, total))
+        self.histogram(name, edges, rows)
 
     def encode(self) -> bytes:
         """Give the page's bytes."""

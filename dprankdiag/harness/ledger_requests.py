@@ -21,12 +21,14 @@ class Admitted:
 
     Attributes:
         rank, looked_up, found: their rank, prompt tokens, and how many of these the cache knew.
+        born_s: when they came.
         again: taken back after a retraction.
     """
 
     rank: Array
     looked_up: Array
     found: Array
+    born_s: Array
     again: Array
 
 
@@ -91,7 +93,7 @@ class Requests:
         self.table[HELD, taken] = need[fits]
         self.table[HITS, taken] = found
         self.table[TODO, taken] = np.maximum(1.0, need[fits] - found)
-        return Admitted(rank, need[fits], found, again)
+        return Admitted(rank, need[fits], found, self.table[BORN][taken], again)
 
     def plan_prefill(self, steps: int, ranks: int, chunk: int, late: Array, random: np.random.Generator) -> Array:
         """Lay prompt tokens over the steps of a slice: old ones at once, those admitted now as they come.

@@ -49,6 +49,11 @@ _QUEUES = (
     "num_decode_transfer_queue_reqs",
 )
 _PAGE_TOKENS = 64
+_QUEUE_EDGES = (
+    0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, *map(float, range(1, 6)), *map(float, range(10, 21, 5)),
+    *map(float, range(30, 101, 10)), *map(float, range(200, 1001, 100)), *map(float, range(1200, 2001, 200)),
+    2500.0, 3000.0,
+)  # fmt: skip
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -153,7 +158,7 @@ class _Writer:
         self.page.histogram("sglang:dp_attention_token_imbalance_ratio", RATIO_EDGES, ratios)
 
     def write_work(self) -> None:
-        """Write the counters of tokens, passes, GPU time and retractions."""
+        """Write the counters of tokens, passes, GPU time, retractions and queueing."""
         counts, page, together = self._state.counts.by_rank, self.page, self._state.counts.together
         tokens = {"prefill_compute": "computed", "prefill_cache": "cached", "decode": "generated"}
         page.family("sglang:realtime_tokens_total", "counter", [
@@ -186,6 +191,13 @@ class _Writer:
         }
         for name, key in retracted.items():
             page.family(f"sglang:{name}_total", "counter", self._each(counts[key], counts[key] > 0))
+
+        queued = [
+            (self._labels(rank), float(counts["admitted"][rank]), float(counts["queued_s"][rank]))
+            for rank in self._ranks
+            if counts["admitted"][rank] > 0
+        ]
+        page.summed("sglang:queue_time_seconds", _QUEUE_EDGES, queued)
 
     def _write_forward(self) -> None:
         """Write GPU time by pass; the name and its categories changed on the way."""

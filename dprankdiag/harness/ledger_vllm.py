@@ -103,14 +103,8 @@ class _Writer:
         self._write_created(name, [labels for labels, _ in samples])
 
     def _observe(self, name: str, edges: tuple[float, ...], counts: Array, sums: Array) -> None:
-        """Write a histogram whose observations all lie about their mean."""
-        rows = []
-        for engine in self._engines:
-            buckets = [0.0] * (len(edges) + 1)
-            count, total = float(counts[engine]), float(sums[engine])
-            buckets[int(np.searchsorted(edges, total / count if count else 0.0))] = count
-            rows.append((self._labels(engine), buckets, total))
-        self._page.histogram(f"vllm:{name}", edges, rows)
+        rows = [(self._labels(engine), float(counts[engine]), float(sums[engine])) for engine in self._engines]
+        self._page.summed(f"vllm:{name}", edges, rows)
         self._write_created(name, [self._labels(engine) for engine in self._engines])
 
     def _write_created(self, name: str, labels: Sequence[Labels]) -> None:

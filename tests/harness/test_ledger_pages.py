@@ -13,8 +13,11 @@ import pytest
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, LedgerWorld, Tick, simulate_ledger
 
 SHORT = {"seconds": 20.0}
-RETRACTIONS = {f"sglang:num_retracted_{what}_total" for what in ("requests", "input_tokens", "output_tokens")}
+UNSEEN = {f"sglang:num_retracted_{what}_total" for what in ("requests", "input_tokens", "output_tokens")}
 """Counters that appear with the first retraction, which the recordings do not hold."""
+
+SINCE_LONG = {"sglang:queue_time_seconds"}
+"""Written by all releases since 0.5.3, but only the newest one's recordings hold requests that queued."""
 
 Families = dict[str, tuple[str, set[frozenset[str]]]]
 
@@ -75,7 +78,7 @@ def test_sglang_pages_have_the_families_types_and_labels_of_real_ones(
     for name in names:
         world = replace(LEDGER_WORLDS[name], version=version, **SHORT)
         for family, (kind, labels) in read_families(last_tick(world).pages["metrics"].decode()).items():
-            if family in RETRACTIONS:
+            if family in UNSEEN or (family in SINCE_LONG and version != "0.5.23"):
                 continue
             assert family in recorded, f"{name} writes {family}, which {version} does not"
             assert (kind, labels - recorded[family][1]) == (recorded[family][0], set()), f"{name}: {family}"
