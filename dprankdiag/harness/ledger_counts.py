@@ -28,8 +28,8 @@ COUNTERS = (
     "choose_s", "launch_s", "result_s", "idle_s", "cpu_s", "decode_forward_s", "extend_forward_s", "idle_forward_s",
     "computed", "cached", "generated", "graph_decodes", "eager_decodes", "eager_prefills", "batches", "decode_steps",
     "retracted", "retracted_prompt", "retracted_output", "prefill_busy_s", "gap_s", "gaps", "first_s", "firsts",
-    "looked_up", "found", "admitted", "queued_s",
-    "prompt_seen", "prompt_found", "iterations", "iteration_tokens", "done", "done_tokens",
+    "looked_up", "found", "admitted", "queued_s", "prompt_seen", "prompt_found", "iterations", "iteration_tokens",
+    "done",
 )  # fmt: skip
 GAUGES = ("running", "queued", "used", "context", "throughput", "hit_rate", "accept")
 SNAPSHOT = ("stamp_s", "running", "waiting", "waiting_tokens", "used", "total", "computed", "prefill_busy_s")

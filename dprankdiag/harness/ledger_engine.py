@@ -241,10 +241,7 @@ class Deployment:
         )
         ended = (table[PHASE] == DECODING) & (table[LEFT] < 0.5)
         over = table[RANK][ended].astype(np.int64)
-        self.counts.add(
-            done=np.bincount(over, minlength=ranks),
-            done_tokens=np.bincount(over, weights=table[MADE][ended], minlength=ranks),
-        )
+        self.counts.add(done=np.bincount(over, minlength=ranks))
         requests.drop(ended)
 
     def _retract(self, capacity: Array) -> None:
