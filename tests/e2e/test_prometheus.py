@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.live_pages import Page, read_measured, read_page, serve_pages
-from tests.e2e.prometheus import Server, find_tool, run_prometheus
+from tests.prometheus import Server, find_tool, run_prometheus
 
 pytestmark = pytest.mark.slow
 
