@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dprankdiag.analysis.ledger_view import LedgerView
-from dprankdiag.analysis.ledgers import Sighting, join_sightings
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.model.bundle import publish_numbers
@@ -18,8 +17,8 @@ from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, find_missing, judge_view, view_whole
+from dprankdiag.pipelines.live import find_base, join_live
 from dprankdiag.pipelines.record import Told
-from dprankdiag.pipelines.snapshots import name_ledgers
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
 from dprankdiag.units import NS_PER_S
@@ -137,61 +136,6 @@ def _list_pending(shown: Sequence[Finding], named: Sequence[Finding]) -> Iterato
         fresh = [rank for rank in finding.ranks if (finding.cause, rank) not in told]
         if fresh:
             yield f"{name_numbers(fresh)}: {load_causes()[finding.cause].title.lower()}, seen just now, not yet lasting"
-
-
-def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
-    """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank."""
-    homes = _find_homes(answers)
-    sources = [_make_source(where, items) for where, items in _group_by_where(answers).items()]
-    sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
-    ledgers = join_sightings(sightings, None, sources)
-    return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
-
-
-def find_base(answer: Told) -> str:
-    """Return the address that an answer's interface belongs to."""
-    scheme, mark, rest = answer.where.partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0]}" if mark else answer.where
-
-
-def _find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:
-    """Find the place of each address: that of another one whose engine it is a part of, else its own."""
-    ranks: dict[str, set[int]] = {}
-    who: dict[str, tuple[object, ...]] = {}
-    for answer in answers:
-        base = find_base(answer)
-        told = ranks.setdefault(base, set())
-        if answer.interface.endswith("-metrics"):
-            told.update(answer.ranks)
-            who[base] = (answer.engine, answer.model, answer.role)
-    homes: dict[str, str] = {}
-    members: dict[str, set[int]] = {}
-    for base, own in ranks.items():
-        mates = [home for home, taken in members.items() if who.get(home) == who.get(base) and not taken & own]
-        home = mates[0] if base in who and own and mates else base
-        homes[base] = home
-        members.setdefault(home, set()).update(own)
-    return homes
-
-
-def _group_by_where(answers: Iterable[LedgerAnswer]) -> dict[str, list[LedgerAnswer]]:
-    grouped: dict[str, list[LedgerAnswer]] = {}
-    for answer in answers:
-        grouped.setdefault(answer.where, []).append(answer)
-    return grouped
-
-
-def _make_source(where: str, answers: Sequence[LedgerAnswer]) -> Source:
-    latest = answers[-1]
-    version = next((str(one.facts["version"]) for one in answers if "version" in one.facts), None)
-    return Source(
-        where,
-        latest.interface,
-        "used",
-        producer=" ".join(part for part in (latest.engine, version) if part),
-        ranks=tuple(sorted({rank for answer in answers for rank in answer.ranks})),
-        warnings=tuple(dict.fromkeys(text for answer in answers for text in answer.warnings)),
-    )
 
 
 def _say_nothing(failed: Sequence[NoData], unusable: tuple[Source, ...]) -> Diagnosis:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 from dprankdiag.catalog.ledger import load_fields
 
-APPLICATION_ID = 0x4450524B
-"""In the header of the file (offset 68), so that it is told from other databases without opening it: "DPRK"."""
-
 SCHEMA_VERSION = 1
 """In the header (user_version, offset 60); raised when a column changes its meaning. New columns leave it alone."""
 
