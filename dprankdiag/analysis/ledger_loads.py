@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from dprankdiag.analysis.ledger_view import IDLE_SHARE, ROWS_EVEN, LedgerView, Quantity
+from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
 from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_high
 from dprankdiag.model.ledgers import BoolArray
 
@@ -16,6 +16,14 @@ Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
 
 IDLE_CHANCE = 1e-6
 """Chance at which requests spread at random leave so many ranks without any."""
+
+FEWEST_A_RANK = 2.0
+"""Independent requests a rank, on average, from which their spread over the ranks tells anything."""
+
+FULL_POOL, ROOM = 0.9, 0.8
+"""Share in use from which a KV pool is full, and up to which others have room."""
+
+FEWEST_WAITING = 3.0
 
 LEAST_REQUESTS = 1.5
 """Requests on a rank, on average, from which some could be moved away."""
@@ -54,7 +62,50 @@ def find_load(seen: LedgerView) -> LoadFound | None:
     """
     if seen.reason is not None:
         return None
-    return _find_idle(seen) or _find_work(seen) or _find_prompts(seen) or _find_requests(seen)
+    if (idle := _find_idle(seen)) is not None:
+        return idle
+    if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
+        return None
+    found = _find_work(seen) or _find_prompts(seen) or _find_requests(seen)
+    return None if found is None or _is_outcome(seen, found.mask) else found
+
+
+def _is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell load that collects because the rank is slow or its pool is full, and not because it was sent there."""
+    full = find_full(seen)
+    if full is not None and not (mask & ~full).any():
+        return True
+    return seen.slow is not None and is_slow_itself(seen) and not (mask & ~seen.slow.mask).any()
+
+
+def is_slow_itself(seen: LedgerView) -> bool:
+    """Tell whether ranks step more slowly than what they were given explains.
+
+    A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
+    """
+    if seen.slow is None:
+        return False
+    given = [1.0]
+    if seen.arrivals is not None:
+        given.append(_ratio(Quantity("arrivals", seen.arrivals, None), seen.slow.mask) or 1.0)
+    else:
+        told = [one for one in (seen.running, seen.held) if one is not None]
+        given += [_ratio(one, seen.slow.mask) or 1.0 for one in told if not np.isnan(one.values[seen.slow.mask]).all()]
+    return seen.slow.ratio >= LEAST_SLOW * max(given)
+
+
+def find_full(seen: LedgerView) -> BoolArray | None:
+    """Find ranks whose KV pool is full, so that requests wait although no more than on the others run."""
+    usage, waiting = seen.kv_usage, seen.window.level("load_waiting_requests", "waiting_requests")
+    if usage is None or waiting is None or seen.running is None or np.isnan(usage).all():
+        return None
+    full = (np.nan_to_num(usage) >= FULL_POOL) & (np.nan_to_num(waiting) >= FEWEST_WAITING)
+    if not full.any() or full.all():
+        return None
+    others = float(np.nanmean(usage[~full]))
+    running = _ratio(seen.running, full)
+    queues = float(np.nanmean(waiting[full])) > 2.0 * float(np.nanmax(waiting[~full]))
+    return full if others <= ROOM and queues and (running is None or running <= LEAST_RATIO) else None
 
 
 def _find_idle(seen: LedgerView) -> LoadFound | None:

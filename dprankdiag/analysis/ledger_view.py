@@ -22,6 +22,13 @@ TOKENS_A_PROMPT = 4096.0
 IDLE_SHARE = 0.5
 """Share of steps without work of its own from which a rank is idle (DESIGN 3)."""
 
+ALIKE = 1e9
+"""Step times are means over so many tokens that chance does not move them; engines' own spread does."""
+
+CHIP_SPREAD = 0.02
+LEAST_SLOW = 1.08
+"""Healthy chips differ by two to four per cent; engines on their own also by their load, which varies."""
+
 LEAST_COST = 0.03
 """Share of the time from which a late rank matters (DESIGN 3: warning)."""
 
@@ -82,6 +89,8 @@ class LedgerView:
         experts: `(n_layers, n_gpus)` tokens the experts of each GPU got.
         ages_s: `(n_ranks,)` how much older each load snapshot is than the freshest; None if not told.
         requests: independent requests that the ranks' numbers are made of, together.
+        arrivals: requests that came to each rank over the window; None if not counted.
+        slow: ranks whose own steps take longer; nobody stands out in lockstep.
         has_dp_attention: steps of DP attention are counted.
         moving: ranks of which a counter of work has grown.
         frozen: ranks whose gauges are left over from earlier work.
@@ -107,6 +116,8 @@ class LedgerView:
     experts: FloatArray | None = None
     ages_s: FloatArray | None = None
     requests: float = 0.0
+    arrivals: FloatArray | None = None
+    slow: Uneven | None = None
     has_dp_attention: bool = False
 
     @property
@@ -134,6 +145,7 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
     if computed is None:
         computed = window.growth("load_prefill_tokens")
     cached = window.growth("cached_tokens")
+    step_s = _step_times(window)
     has_dp_attention = _positive(window.growth("active_steps", "idle_steps"))
     return LedgerView(
         window,
@@ -152,7 +164,9 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
         retracted=window.growth("retracted_requests"),
         kv_usage=window.level("load_kv_usage_ratio", "kv_usage_ratio"),
         waits=_waits(window),
-        step_s=_step_times(window),
+        step_s=step_s,
+        slow=None if step_s is None else find_high(step_s, ALIKE, least_ratio=LEAST_SLOW, usual_spread=CHIP_SPREAD),
+        arrivals=_arrivals(window, admitted),
         experts=_experts(window),
         ages_s=_ages(window),
         requests=_count_all(rows, admitted),
@@ -219,8 +233,10 @@ def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
 
 
 def _decode_rows(window: LedgerWindow) -> FloatArray | None:
-    """Return decode rows a step, from the tokens each rank generated."""
+    """Return rows a step: the tokens each rank generated, else those scheduled where none are of prompts."""
     steps, tokens = window.steps, window.growth("decode_tokens")
+    if tokens is None and not _positive(window.growth("prefill_tokens")):
+        tokens = window.growth("scheduled_tokens")
     return None if steps is None or tokens is None else tokens / steps
 
 
@@ -244,6 +260,15 @@ def _count_requests(window: LedgerWindow, running: FloatArray | None, admitted: 
     return np.maximum(np.nan_to_num(counts), 1.0)
 
 
+def _arrivals(window: LedgerWindow, admitted: FloatArray | None) -> FloatArray | None:
+    """Return the requests that came to each rank: admitted ones, else those that got their first token."""
+    first = window.growth("first_tokens")
+    for counts in (admitted, first):
+        if counts is not None and _positive(counts):
+            return counts
+    return None
+
+
 def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None) -> float:
     """Count the independent requests of all ranks together."""
     held = 0.0 if rows is None else float(np.nansum(rows[1]))
@@ -265,6 +290,10 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quant
         if level is not None:
             if not name.startswith("load_"):
                 level = np.where(frozen, 0.0, level)
+            capacity = window.level("load_capacity_tokens", "capacity_tokens")
+            if name.endswith("_ratio") and capacity is not None and not np.isnan(capacity).any():
+                # Pools may differ, and a share of a small one is not much work.
+                name, level = "used_tokens", level * capacity
             return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD))
     return None
 

@@ -46,8 +46,8 @@ def find_high(
 ) -> Uneven | None:
     """Find ranks that have more than the others, up to half of them.
 
-    A sum over n independent things of relative spread s varies by s / sqrt(n) even if all ranks are treated alike; the
-    spread of the other ranks is joined to that, weighed by their number.
+    A sum over n independent things of relative spread s varies by s / sqrt(n) even if all ranks are treated alike: that
+    is the least; where the other ranks spread more than that, theirs is joined to it, weighed by their number.
 
     Args:
         values: `(n_ranks,)` at least 0; NaN where not told.
@@ -86,7 +86,7 @@ def _score(
     prior = np.hypot(spread * thing * np.sqrt(max(independent, 1.0)), usual_spread * usual)
     own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
     freedom = len(rest) - 1
-    variance = (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom)
+    variance = max(prior**2, (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom))
     return float((values[high].min() - usual) / np.sqrt(variance))
 
 

@@ -33,7 +33,7 @@ class LedgerStale:
     once, one scheduler hangs and holds the gather that all take part in.
 
     *How we tell it apart*: stamps of the ranks are compared with the freshest of them, never with another host's
-    clock; a snapshot is stale when it did not move between two answers and three publishing intervals have passed. A
+    clock; a snapshot is stale when five seconds and three publishing intervals have passed since. A
     gauge that stands still on an idle rank is no fault and is only noted. A poll that failed is no data.
 
     *What to do*: read that rank's log for failed publishes; judge it by its counters until then.
@@ -56,14 +56,16 @@ class LedgerStale:
             yield _claim_all(self.cause, seen, elapsed)
             return
         old = told & (np.nan_to_num(seen.ages_s) > limit_s)
-        old &= held if seen.window.has_growth else np.ones(len(old), bool)
         if old.any() and 2 * int(old.sum()) <= int(told.sum()):
             yield _claim(self.cause, seen, old, seen.ages_s)
 
 
 def _limit(seen: LedgerView) -> float:
-    step_s = None if seen.step_s is None else float(np.nanmedian(seen.step_s))
-    return LEAST_AGE_S if step_s is None else max(LEAST_AGE_S, LATE_PUBLISHES * PUBLISH_STEPS * step_s)
+    """Return the age from which a snapshot is stale: so many steps take so long."""
+    told = 0.0 if seen.step_s is None or np.isnan(seen.step_s).all() else float(np.nanmedian(seen.step_s))
+    steps, elapsed_s = seen.window.steps, seen.window.elapsed_s
+    counted = elapsed_s / steps if steps and elapsed_s else 0.0
+    return max(LEAST_AGE_S, LATE_PUBLISHES * PUBLISH_STEPS * max(told, counted))
 
 
 def _claim(cause: str, seen: LedgerView, old: BoolArray, ages_s: FloatArray) -> UntimedClaim:

@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dprankdiag.analysis.ledger_loads import Kind, LoadFound, find_load
+from dprankdiag.analysis.ledger_loads import Kind, LoadFound, find_load, is_slow_itself
 from dprankdiag.analysis.ledger_view import LedgerView, Quantity
-from dprankdiag.analysis.uneven import find_high
 from dprankdiag.classifiers.base import name_numbers, times
 from dprankdiag.model.claims import UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, Who
@@ -18,13 +17,6 @@ from dprankdiag.model.ledgers import BoolArray
 
 _HALF_SURE = 3.0
 """Score at which a claim is as likely as not; scores that claims need lie well above."""
-
-ALIKE = 1e9
-"""Step times are means over so many tokens that chance does not move them; engines' own spread does."""
-
-CHIP_SPREAD = 0.02
-LEAST_SLOW = 1.08
-"""Healthy chips differ by two to four per cent; engines on their own also by their load, which varies."""
 
 SLOW_WARNING = 1.1
 """Step time over the others' from which a slow engine is a warning: requests on it take a tenth longer."""
@@ -101,10 +93,8 @@ def claim_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> It
 
 def claim_slow_engine(seen: LedgerView, cause: str) -> Iterator[UntimedClaim]:
     """Claim ranks whose own steps are longer than the others'; in lockstep all are equally long."""
-    if seen.step_s is None:
-        return
-    slow = find_high(seen.step_s, ALIKE, least_ratio=LEAST_SLOW, usual_spread=CHIP_SPREAD)
-    if slow is None or slow.ratio < LEAST_SLOW * _more_load(seen, slow.mask):
+    slow = seen.slow
+    if seen.step_s is None or slow is None or not is_slow_itself(seen):
         return
     ranks = seen.names_of(slow.mask)
     own, usual = float(np.nanmean(seen.step_s[slow.mask])), float(np.nanmedian(seen.step_s[~slow.mask]))
@@ -125,16 +115,6 @@ def claim_slow_engine(seen: LedgerView, cause: str) -> Iterator[UntimedClaim]:
         work_ratio=own / usual,
         severity="warning" if own / usual >= SLOW_WARNING else "info",
     )
-
-
-def _more_load(seen: LedgerView, mask: BoolArray) -> float:
-    """Return how much more load the ranks of a mask have, at least 1: longer steps for more of it are no fault."""
-    ratios = [1.0]
-    for quantity in (seen.running, seen.held):
-        if quantity is not None and not np.isnan(quantity.values[mask]).all():
-            usual = float(np.nanmean(quantity.values[~mask])) if not np.isnan(quantity.values[~mask]).all() else 0.0
-            ratios += [float(np.nanmean(quantity.values[mask])) / usual] if usual > 0 else []
-    return max(ratios)
 
 
 def who_of(mask: BoolArray) -> Who:

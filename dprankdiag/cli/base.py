@@ -35,6 +35,7 @@ VERBS = {
     "capture": "dprankdiag.cli.capture",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
+    "rules": "dprankdiag.cli.rules",
 }
 """Verb to the module that holds it as `command`; imported when it is needed."""
 

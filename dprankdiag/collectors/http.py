@@ -116,7 +116,7 @@ class Pace:
     """
 
     LONGEST_S = 60.0
-    ABSENT_S = 600.0
+    ABSENT_S = 120.0
 
     def __init__(self, period_s: float, chance: Callable[[], float]) -> None:
         self._period_s = period_s

@@ -1,7 +1,7 @@
 """Ask live engines: all targets and interfaces at once, each at its own pace.
 
 The first question to a target finds out which engine it is. Numbers are asked for at every poll, configuration every
-minute, and what is not offered every ten. An interface that fails is left alone for a while, longer each time, and
+minute, and what is not offered every two. An interface that fails is left alone for a while, longer each time, and
 meanwhile the target is not said to be anything: no data is no verdict.
 """
 
@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -151,7 +151,11 @@ class Poller:
         """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
         end_s = self._clock() / NS_PER_S
         paths = list(make_range_paths(start_s=end_s - since_s, end_s=end_s, step_s=step_s))
-        return [answer for base, _ in self._servers for path in paths for answer in self._question(base, path)]
+        answers: Answers = []
+        for base, _ in self._servers:
+            told = [answer for path in paths for answer in self._question(base, path)]
+            answers.extend(told or [self._find_nothing(base)])
+        return answers
 
     def _look_around(self, now_ns: int) -> Answers:
         """Take what needs no question: messages of publishers, and this machine's shared memory."""
@@ -159,7 +163,8 @@ class Poller:
         return [*heard, *(read_memory(now_ns) if self._memory else [])]
 
     def _ask_server(self, base: str, pace: Pace) -> Answers:
-        answers = self._question(base, make_path(at_s=self._clock() / NS_PER_S))
+        path = make_path(at_s=self._clock() / NS_PER_S)
+        answers = self._question(base, path) or [self._find_nothing(base)]
         failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
         pace.note(self._clock(), failure)
         return answers
@@ -171,11 +176,12 @@ class Poller:
         where = hide_credentials(base)
         readers = {"sglang": self._get(SglangMetrics), "vllm": self._get(VllmMetrics)}
         try:
-            answers = PrometheusApi(readers).parse(reply.body, where, reply.received_ns)
+            return list(PrometheusApi(readers).parse(reply.body, where, reply.received_ns))
         except InputError as error:
             return [NoData(PrometheusApi.interface, where, reply.received_ns, error.what)]
-        nothing = NoData(PrometheusApi.interface, where, reply.received_ns, "holds no series of an engine")
-        return list(answers) or [nothing]
+
+    def _find_nothing(self, base: str) -> NoData:
+        return NoData(PrometheusApi.interface, hide_credentials(base), self._clock(), "holds no series of an engine")
 
     def _run(self, jobs: Sequence[Callable[[], Answers]]) -> Answers:
         return [answer for answers in self._pool.map(lambda job: job(), jobs) for answer in answers]
@@ -200,7 +206,7 @@ class Poller:
             where = hide_credentials(f"{target.base}{path}")
             reasons.append(NoData("metrics", where, reply.received_ns, "shows no engine that is known"))
         telling = next((one for one in reasons if not one.absent), reasons[0])
-        target.pace.note(self._clock(), telling)
+        target.pace.note(self._clock(), replace(telling, absent=False))
         return [telling]
 
     def _set_up(self, target: _Target, engine: EngineName) -> None:

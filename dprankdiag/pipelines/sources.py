@@ -55,9 +55,9 @@ class Sources:
 def read_targets(targets: Iterable[str]) -> Sources:
     """Sort targets by what they ask for.
 
-    `http(s)://HOST:PORT` an engine; `prometheus+http(s)://HOST:PORT` a server; `zmq+tcp://HOST:PORT[-PORT]` the ports on
-    which ranks publish their load; `zmq+ipc://PATH` the sockets PATH.RANK on which they publish forward passes; `shm:`
-    this machine's shared memory.
+    `http(s)://HOST:PORT` an engine; `prometheus+http(s)://HOST:PORT` a server; `zmq+tcp://HOST:PORT[-PORT]` the ports
+    on which ranks publish their load; `zmq+ipc://PATH` the sockets PATH.RANK on which they publish forward passes;
+    `shm:` this machine's shared memory.
 
     Raises:
         UsageError: a target is none of these, or holds credentials.

@@ -18,7 +18,10 @@ from dprankdiag.units import NS_PER_S
 WINDOW_S = 10.0
 """Seconds that are judged together: enough requests and steps to tell, little enough to answer within ten seconds."""
 
-RAISE_LAST, RAISE_SHARE = 5, 0.8
+SHORT_S = 4.0
+"""The last of them are judged by themselves too: what has just begun fills a short window sooner."""
+
+RAISE_LAST, RAISE_SHARE = 3, 1.0
 """A rank is named when it was named in so many of so many last moments ..."""
 
 CLEAR_LAST, CLEAR_SHARE = 10, 0.2
@@ -65,7 +68,7 @@ class _Rank:
 class Tracker:
     """Follows findings from moment to moment.
 
-    A rank is named once four of its last five moments name it, and stays named until eight of ten do not; so a verdict
+    A rank is named once three moments in a row name it, and stays named until eight of ten do not; so a verdict
     neither comes from a single moment nor flickers at a threshold.
     """
 
@@ -127,12 +130,28 @@ def judge_moment(ledger: Ledger, last: int, window_s: float = WINDOW_S) -> tuple
     Args:
         ledger: with seconds.
     """
+    seen = _view(ledger, last, window_s)
+    findings = _judge(seen)
+    if ledger.seconds is not None and window_s > SHORT_S:
+        known = {_class_of(finding) for finding in findings}
+        findings += [one for one in _judge(_view(ledger, last, SHORT_S)) if _class_of(one) not in known]
+    return seen, findings
+
+
+def _class_of(finding: Finding) -> str:
+    return finding.cause.split(".")[0]
+
+
+def _view(ledger: Ledger, last: int, window_s: float) -> LedgerView:
     first = last
     if ledger.seconds is not None:
         first = int(np.searchsorted(ledger.seconds, ledger.seconds[last] - window_s - 1e-6))
-    seen = view_ledger(LedgerWindow(ledger, first, last))
+    return view_ledger(LedgerWindow(ledger, first, last))
+
+
+def _judge(seen: LedgerView) -> list[Finding]:
     claims, _ = judge_view(seen)
-    return seen, [price_claim(claim, seen) for claim in claims]
+    return [price_claim(claim, seen) for claim in claims]
 
 
 @dataclass(slots=True)

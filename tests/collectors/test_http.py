@@ -238,8 +238,8 @@ def test_jitter_spreads_those_that_failed_together() -> None:
 def test_what_is_not_offered_is_asked_for_rarely() -> None:
     pace = Pace(0.0, lambda: 1.0)
     pace.note(0, NoData("x", "x", 0, "not offered", absent=True))
-    assert not pace.is_due(599 * S)
-    assert pace.is_due(600 * S)
+    assert not pace.is_due(119 * S)
+    assert pace.is_due(120 * S)
 
 
 def test_an_answer_ends_the_wait() -> None:

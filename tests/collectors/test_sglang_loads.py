@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,52 @@ def test_get_load_tells_running_and_waiting_apart() -> None:
     assert answer.ranks == (0, 1)
     assert answer.values["load_running_requests"][1] == 3
     assert answer.values["load_total_tokens"].tolist() == [7, 900]
+
+
+@pytest.mark.parametrize("mark", [b":", b"_"])
+def test_a_metrics_page_is_refused_in_both_spellings(fixtures: Path, mark: bytes) -> None:
+    page = (fixtures / "sglang-0.5.23" / "count-skew" / "metrics_t1.prom").read_bytes()
+    with pytest.raises(InputError, match="dp_rank alone"):
+        SglangLoads().parse(page.replace(b"\nsglang:", b"\nsglang" + mark), "x")
+
+
+@pytest.mark.parametrize(
+    "mode, told, silent",
+    [
+        ("decode", {"load_prealloc_requests": 3.0, "load_retracted_requests": 2.0}, {"load_bootstrap_requests"}),
+        ("prefill", {"load_bootstrap_requests": 5.0}, {"load_running_requests", "load_prealloc_requests"}),
+        ("null", {"load_running_requests": 1.0}, {"load_bootstrap_requests", "load_prealloc_requests"}),
+    ],
+)
+def test_a_role_tells_only_of_its_own_queues(mode: str, told: dict[str, float], silent: set[str]) -> None:
+    load = {
+        "dp_rank": 0,
+        "num_running_reqs": 1,
+        "disaggregation": {
+            "mode": mode,
+            "prefill_bootstrap_queue_reqs": 5,
+            "decode_prealloc_queue_reqs": 3,
+            "decode_retracted_queue_reqs": 2,
+        },
+    }
+    (answer,) = SglangLoads().parse(json.dumps({"loads": [load]}).encode(), "x")
+    assert {name: float(answer.values[name][0]) for name in told} == told
+    assert silent.isdisjoint(answer.values)
+
+
+def test_loads_without_rank_or_told_twice_are_passed_over() -> None:
+    loads = [{"dp_rank": 0, "num_running_reqs": 1}, {"num_running_reqs": 2}, {"dp_rank": 0, "num_running_reqs": 3}, 7]
+    (answer,) = SglangLoads().parse(json.dumps({"loads": loads}).encode(), "x")
+    assert answer.values["load_running_requests"].tolist() == [3.0]
+    assert answer.warnings == ("passed over: 3 loads told twice or without dp_rank",)
+
+
+def test_the_single_number_of_the_first_releases_is_of_rank_0() -> None:
+    (answer,) = SglangGetLoad().parse(b'{"load": 1234}', "x")
+    assert (answer.ranks, answer.values["load_total_tokens"].tolist()) == ((0,), [1234.0])
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[5]", b'[{"num_reqs": 1}]', b'{"loads": []}'])
+def test_other_answers_are_not_of_get_load(body: bytes) -> None:
+    with pytest.raises(InputError):
+        SglangGetLoad().parse(body, "x")

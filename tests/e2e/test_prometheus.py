@@ -1,0 +1,145 @@
+"""Recorded engines, scraped by a real Prometheus with our rules: the right alert and no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.live_pages import Page, read_measured, read_page, serve_pages
+from tests.e2e.prometheus import Server, find_tool, run_prometheus
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"window": "10s", "hold": "4s", "info_hold": "4s", "interval": "1s"}
+WARM_UP_S = 22.0
+DEADLINE_S = 45.0
+
+Alert = tuple[str, str]
+STAGES: Alert = ("DPRankCannotJudge", "stages_not_counted")
+STEPS: Alert = ("DPRankCannotJudge", "steps_not_counted")
+
+SGLANG: dict[str, set[Alert]] = {
+    "balanced": set(),
+    "count-skew": {("DPRankRequestSkew", "3")},
+    "length-skew": {("DPRankContextSkew", "5")},
+    "single-slow-rank": {("DPRankHostLate", "6")},
+    "one-busy-seven-idle": {("DPRankIdle", "")},
+    "prefill-on-one-rank": {("DPRankPrefillSkew", "1")},
+    "health-check-only": set(),
+    "flags-off": {("DPRankRequestSkew", "3"), STEPS},
+    "tp16-dp8-default": {("DPRankRequestSkew", "3")},
+    "spec-decode": set(),
+}
+VLLM: dict[str, set[Alert]] = {
+    "balanced": set(),
+    "balanced-api8": set(),
+    "hot-rank": {("DPRankRequestSkew", "3")},
+    "kv-skew": {("DPRankKvUsageSkew", "5")},
+    "half-idle": {("DPRankIdle", "")},
+    "moe-slow-gpu": set(),
+    "dense-slow-gpu": {("DPRankSlow", "6")},
+}
+MEASURED: dict[str, set[Alert]] = {
+    "measured-gloo-balanced": set(),
+    "measured-gloo-slow-rank": {("DPRankHostLate", "6")},
+    "measured-gloo-ctrl-slow-rank6": {("DPRankHostLate", "6")},
+}
+OTHERS: dict[str, set[Alert]] = {
+    "underscores-sglang": {("DPRankRequestSkew", "3")},
+    "underscores-vllm": {("DPRankKvUsageSkew", "5")},
+    "external-lb": {("DPRankRequestSkew", "3")},
+    "two-deployments": {("DPRankRequestSkew", "3")},
+    "without-stages": {STAGES},
+    "stale-snapshot": {("DPRankLedgerStale", "4")},
+}
+EXPECTED = SGLANG | {f"vllm-{name}": alerts for name, alerts in VLLM.items()} | MEASURED | OTHERS
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A Prometheus that has scraped every scenario for a while, and what fires there."""
+
+    server: Server
+    firing: dict[str, set[Alert]]
+
+
+def _read_pages(fixtures: Path) -> dict[str, Page]:
+    sglang, vllm = fixtures / "sglang-0.5.23", fixtures / "vllm-0.33.0"
+    external = vllm / "hot-rank-external-lb"
+
+    def read_sglang(name: str, *, underscores: bool = False) -> Page:
+        return read_page(sglang / name / "metrics_t0.prom", sglang / name / "metrics_t1.prom", underscores=underscores)
+
+    def read_vllm(name: str, *, underscores: bool = False) -> Page:
+        return read_page(vllm / name / "scrape1.prom", vllm / name / "scrape2.prom", underscores=underscores)
+
+    stale = sglang / "one-rank-stale-snapshot"
+    return (
+        {name: read_sglang(name) for name in SGLANG}
+        | {f"vllm-{name}": read_vllm(name) for name in VLLM}
+        | {name: read_measured(sglang / name, with_stages=True) for name in MEASURED}
+        | {
+            "underscores-sglang": read_sglang("count-skew", underscores=True),
+            "underscores-vllm": read_vllm("kv-skew", underscores=True),
+            "two-balanced": read_sglang("balanced"),
+            "two-skewed": read_sglang("count-skew"),
+            "without-stages": read_measured(sglang / "measured-gloo-ctrl-slow-rank6", with_stages=False),
+            "stale-metrics": read_sglang("one-rank-stale-snapshot"),
+            "stale-loads": read_page(stale / "v1_loads_t0.prom", stale / "v1_loads_t1.prom"),
+        }
+        | {
+            f"external-{rank}": read_page(external / f"rank{rank}.scrape1.prom", external / f"rank{rank}.scrape2.prom")
+            for rank in range(8)
+        }
+    )
+
+
+def _list_jobs(pages: dict[str, Page]) -> dict[str, list[str]]:
+    several = {
+        "external-lb": [name for name in pages if name.startswith("external-")],
+        "two-deployments": ["two-balanced", "two-skewed"],
+        "stale-snapshot": ["stale-metrics", "stale-loads"],
+    }
+    return {job: several.get(job, [job]) for job in EXPECTED}
+
+
+def write_rules(path: Path) -> None:
+    """Print the rules with short windows, as a user would."""
+    options = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
+    subprocess.run([sys.executable, "-m", "dprankdiag", "rules", *options, "-o", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def watched(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Scrape all scenarios at once until every expected alert fires, and a little longer for those that must not."""
+    find_tool("prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    write_rules(folder / "rules.yml")
+    pages = _read_pages(fixtures)
+    expected = {job: alerts for job, alerts in EXPECTED.items() if alerts}
+    started = time.monotonic()
+    with (
+        serve_pages(pages) as address,
+        run_prometheus(folder, folder / "rules.yml", _list_jobs(pages), address) as server,
+    ):
+        time.sleep(WARM_UP_S)
+        while server.list_firing() != expected and time.monotonic() - started < DEADLINE_S:
+            time.sleep(1)
+        yield Watched(server, server.list_firing())
+
+
+@pytest.mark.parametrize("job", EXPECTED)
+def test_the_right_alert_fires_and_no_other(watched: Watched, job: str) -> None:
+    assert watched.firing.get(job, set()) == EXPECTED[job]
+
+
+def test_no_rule_fails(watched: Watched) -> None:
+    for group in watched.server.ask("rules")["groups"]:
+        for rule in group["rules"]:
+            assert rule["health"] == "ok", (rule["name"], rule.get("lastError"))
