@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from dprankdiag.errors import InputError, UsageError
+from dprankdiag.errors import UsageError
 from dprankdiag.model.ledgers import NoData
 from dprankdiag.units import NS_PER_S
 
@@ -300,7 +300,7 @@ def _make_context(ca_file: Path | None) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
-        raise InputError("holds no certificates that can be read", where=str(ca_file)) from error
+        raise UsageError("holds no certificates that can be read", where=str(ca_file)) from error
 
 
 def _name(error: Exception) -> str:

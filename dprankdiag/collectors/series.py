@@ -71,7 +71,7 @@ class PageEnd:
 
     def doubts(self, row: SeriesRow, rank: int, n_ranks: int) -> bool:
         """Tell whether a rank may lack lines that a row needs to add up, or to take as 0 if missing."""
-        if self.name not in row.names or not (row.sums or row.unseen_is_zero):
+        if not self.name or not (row.sums or row.unseen_is_zero) or self.name not in row.names:
             return False
         if row.lines:
             return self.counts.get(rank, 0) < row.lines

@@ -94,11 +94,13 @@ class SglangMetrics:
         warnings: tuple[str, ...],
     ) -> LedgerAnswer:
         gathered = self._table.gather(samples, _count_ranks(samples))
-        ranks = {rank: gathered[rank][min(gathered[rank])] for rank in sorted(gathered)}
+        ranks = _pick_speakers(gathered)
         values = self._table.read(ranks, find_end(samples, page.last))
         lost = {place.name for place, _ in samples if place.rank is None} - {*BALANCEDNESS}
         if ranks and lost:
             warnings = (*warnings, f"{len(lost)} series of some processes carry no dp_rank and were passed over")
+        if away := sorted(set(gathered) - set(ranks)):
+            warnings = (*warnings, f"ranks {', '.join(map(str, away))} speak on the page of another node")
         return LedgerAnswer(
             interface=self.interface,
             where=where,
@@ -113,6 +115,17 @@ class SglangMetrics:
             unlabelled=not ranks and bool(lost),
             warnings=(*page.warnings, *warnings),
         )
+
+
+def _pick_speakers(gathered: Mapping[int, Mapping[Copy, RankSamples]]) -> dict[int, RankSamples]:
+    """Pick the process that speaks for each rank; leave out ranks whose first process is not on the page.
+
+    Tensor ranks of a rank follow each other, so that its first is rank × width under attention-DP, and 0 where ranks
+    are replicas. Where a rank is spread over nodes, those that come after show zeros.
+    """
+    first = {rank: min(copies) for rank, copies in gathered.items()}
+    width = max((sum(stage == first[rank][0] for stage, _ in copies) for rank, copies in gathered.items()), default=1)
+    return {rank: gathered[rank][first[rank]] for rank in sorted(gathered) if first[rank][1] in (0, rank * width)}
 
 
 def _count_ranks(samples: Sequence[tuple[Place, float]]) -> int:

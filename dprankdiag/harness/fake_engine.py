@@ -9,6 +9,7 @@ of the seconds since the start. A `Fault` changes how one is served.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,7 @@ class FakeEngine:
         token: wanted as `Authorization: Bearer TOKEN` on all paths but `/metrics` and `/health`.
         clock: seconds, for bodies that are functions of time.
         port: to listen at; 0 takes a free one.
+        tls: to speak TLS with.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class FakeEngine:
         token: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.bodies = dict(bodies)
         self.faults = dict(faults or {})
@@ -74,6 +77,9 @@ class FakeEngine:
         self._start_s = clock()
         self._lock = Lock()
         self._server = _Server(("127.0.0.1", port), _make_handler(self))
+        self._scheme = "https" if tls else "http"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
@@ -84,7 +90,7 @@ class FakeEngine:
     @property
     def url(self) -> str:
         """Tell the address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         """Start to serve."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,8 +72,10 @@ class _Interface:
 
     collector: Collector
     pace: Pace
+    is_rare: bool
     doubts: Doubts = field(default_factory=Doubts)
     is_absent: bool = False
+    is_asked: bool = False
 
 
 @dataclass(slots=True)
@@ -93,6 +95,8 @@ class Poller:
         transport: stands in for the network.
         clock: UTC epoch ns.
         chance: numbers from 0 to 1, for the jitter of waits after failures.
+        patience_s: how long numbers wait for configuration, which a stuck engine may never tell; what comes later is
+            told at the next poll.
 
     Raises:
         UsageError: a target is no address, or holds credentials; or pyzmq is missing and publishers are asked for.
@@ -106,6 +110,7 @@ class Poller:
         transport: httpx.BaseTransport | None = None,
         clock: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
+        patience_s: float = 1.0,
     ) -> None:
         sources = read_targets(targets)
         self._targets = [_Target(base, Pace(EVERY_TICK_S, chance)) for base in sources.engines]
@@ -115,6 +120,8 @@ class Poller:
         self._fetcher = Fetcher(access, transport=transport, clock=clock)
         self._clock = clock
         self._chance = chance
+        self._patience_s = patience_s
+        self._late: list[Future[Answers]] = []
         self._collectors: dict[type[Collector], Collector] = {}
         self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, 4 * len(self._targets) + len(self._servers) + 1), "poll")
 
@@ -134,18 +141,19 @@ class Poller:
             stream.close()
 
     def poll(self) -> Answers:
-        """Ask once all that is due; answers come in the order of targets and interfaces."""
+        """Ask once all that is due; numbers come in the order of targets and interfaces, then configuration."""
         now_ns = self._clock()
         strangers = [target for target in self._targets if not target.interfaces and target.pace.is_due(now_ns)]
-        unknown = self._run([partial(self._meet, target) for target in strangers])
-        asked = [
-            partial(self._ask, target, interface)
-            for target in self._targets
-            for interface in target.interfaces.values()
-            if interface.pace.is_due(now_ns) and not _is_replaced(target, interface)
-        ]
-        asked += [partial(self._ask_server, base, pace) for base, pace in self._servers if pace.is_due(now_ns)]
-        return [*unknown, *self._run(asked), *self._look_around(now_ns)]
+        unknown = [answer for answers in self._pool.map(self._meet, strangers) for answer in answers]
+        often: list[Callable[[], Answers]] = []
+        rarely: list[Callable[[], Answers]] = []
+        for target in self._targets:
+            for interface in target.interfaces.values():
+                if interface.pace.is_due(now_ns) and not interface.is_asked and not _is_replaced(target, interface):
+                    interface.is_asked = True
+                    (rarely if interface.is_rare else often).append(partial(self._ask, target, interface))
+        often += [partial(self._ask_server, base, pace) for base, pace in self._servers if pace.is_due(now_ns)]
+        return [*unknown, *self._run(often, rarely), *self._look_around(now_ns)]
 
     def read_back(self, since_s: float, step_s: float) -> Answers:
         """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
@@ -183,8 +191,14 @@ class Poller:
     def _find_nothing(self, base: str) -> NoData:
         return NoData(PrometheusApi.interface, hide_credentials(base), self._clock(), "holds no series of an engine")
 
-    def _run(self, jobs: Sequence[Callable[[], Answers]]) -> Answers:
-        return [answer for answers in self._pool.map(lambda job: job(), jobs) for answer in answers]
+    def _run(self, jobs: Sequence[Callable[[], Answers]], rare: Sequence[Callable[[], Answers]]) -> Answers:
+        """Run jobs to their end, and rare ones as far as patience goes."""
+        futures = [self._pool.submit(job) for job in jobs]
+        late = [*self._late, *(self._pool.submit(job) for job in rare)]
+        wait(futures)
+        done, _ = wait(late, timeout=self._patience_s if rare else 0)
+        self._late = [future for future in late if future not in done]
+        return [answer for future in (*futures, *(one for one in late if one in done)) for answer in future.result()]
 
     def _meet(self, target: _Target) -> Answers:
         """Find out which engine a target is; tell why not where it does not say."""
@@ -193,9 +207,9 @@ class Poller:
             reply = self._fetcher.fetch("metrics", target.base, path)
             if isinstance(reply, NoData):
                 reasons.append(reply)
-                if not reply.absent and reply.reason.startswith("cannot be reached"):
-                    break
-                continue
+                if reply.absent:
+                    continue
+                break
             for reader in readers:
                 try:
                     (answer, *_) = self._get(reader).parse(reply.body, target.base)
@@ -212,17 +226,22 @@ class Poller:
     def _set_up(self, target: _Target, engine: EngineName) -> None:
         for kind, period_s in COLLECTORS[engine]:
             collector = self._get(kind)
-            target.interfaces[collector.interface] = _Interface(collector, Pace(period_s, self._chance))
+            target.interfaces[collector.interface] = _Interface(
+                collector, Pace(period_s, self._chance), is_rare=period_s > EVERY_TICK_S
+            )
 
     def _get(self, kind: type[Collector]) -> Collector:
         """Get the one collector of a kind: what it learnt of a page's series holds for all targets."""
         return self._collectors.setdefault(kind, kind())
 
     def _ask(self, target: _Target, interface: _Interface) -> Answers:
-        answers = self._collect(target, interface)
-        failure = answers if isinstance(answers, NoData) else None
-        interface.is_absent = failure is not None and failure.absent
-        interface.pace.note(self._clock(), failure)
+        try:
+            answers = self._collect(target, interface)
+            failure = answers if isinstance(answers, NoData) else None
+            interface.is_absent = failure is not None and failure.absent
+            interface.pace.note(self._clock(), failure)
+        finally:
+            interface.is_asked = False
         if isinstance(answers, NoData):
             return [answers]
         doubt = interface.doubts.judge(answers)
@@ -239,9 +258,11 @@ class Poller:
             return reply
         where = hide_credentials(f"{target.base}{collector.path}")
         try:
-            return collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
+            answers = collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
         except InputError as error:
             return NoData(collector.interface, where, reply.received_ns, error.what)
+        # One clock for all interfaces and targets: stamps in the bodies are of the engines' hosts.
+        return tuple(replace(answer, taken_ns=reply.received_ns) for answer in answers)
 
 
 def _mark_end(collector: Collector, body: bytes) -> bytes:

@@ -145,6 +145,18 @@ def test_the_first_stage_of_a_pipeline_speaks_for_its_rank() -> None:
     assert (answer.values["running_requests"].tolist(), answer.facts["pp_size_seen"]) == ([3.0], 2)
 
 
+def test_a_rank_whose_first_process_is_on_another_node_is_not_told_from_placeholders() -> None:
+    def line(rank: int, tensor: int) -> str:
+        labels = LABELS.replace('dp_rank="0"', f'dp_rank="{rank}"').replace('tp_rank="0"', f'tp_rank="{tensor}"')
+        return f'sglang:dp_attention_steps_total{{rank_state="active",{labels}}} 0.0\n'
+
+    second_node = "".join(line(0, tensor) for tensor in range(8, 16))
+    answer = parse(second_node)
+    assert (answer.ranks, answer.unlabelled) == ((), False)
+    assert answer.warnings == ("ranks 0 speak on the page of another node",)
+    assert parse("".join(line(rank, 2 * rank + one) for rank in range(4, 8) for one in (0, 1))).ranks == (4, 5, 6, 7)
+
+
 def test_shares_of_priorities_are_not_totals() -> None:
     page = (
         f'sglang:num_running_reqs{{priority="",{LABELS}}} 5.0\nsglang:num_running_reqs{{priority="1",{LABELS}}} 2.0\n'

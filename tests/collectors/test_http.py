@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+import ssl
+import subprocess
 import traceback
 from pathlib import Path
 
@@ -86,6 +89,34 @@ def test_an_answer_that_never_ends_is_no_data() -> None:
     assert "larger than 1000000 bytes" in reason(fetcher.fetch("x", "http://h", "/metrics"))
     fetcher = Fetcher(Access(reply_s=0.05, most_bytes=10**12), transport=httpx.MockTransport(answer))
     assert "longer than 0.05 s" in reason(fetcher.fetch("x", "http://h", "/metrics"))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Make a certificate of this machine, with its key in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, path = tmp_path / "key.pem", tmp_path / "both.pem"
+    names = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key), "-out", str(path))
+    subprocess.run(["openssl", *made, *names], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + key.read_bytes())
+    return path
+
+
+def test_only_certificates_that_are_trusted_open_the_door(certificate: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with FakeEngine({"/metrics": b"a 1\n"}, tls=tls) as engine:
+        assert isinstance(fetch(engine, Access(ca_file=certificate)), Reply)
+        assert "cannot be reached" in reason(fetch(engine))
+
+
+def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    for path in (tmp_path / "ca.pem", tmp_path / "none.pem"):
+        with pytest.raises(UsageError, match="no certificates"):
+            Fetcher(Access(ca_file=path))
 
 
 @pytest.mark.parametrize("status, absent", [(404, True), (405, True), (500, False), (503, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
@@ -79,8 +80,29 @@ def test_moments_are_those_at_which_bodies_came(fixtures: Path) -> None:
     clock = Clock()
     with FakeEngine(sglang_bodies(fixtures)) as engine, Poller([engine.url], clock=clock) as poller:
         clock.wait(1.25)
-        (answer, *_) = poller.poll()
-    assert answer.taken_ns == clock.now_ns
+        answers = poller.poll()
+    assert {answer.taken_ns for answer in answers} == {clock.now_ns}
+
+
+def test_numbers_do_not_wait_for_configuration_that_never_comes(fixtures: Path) -> None:
+    faults = {"/server_info": Fault(delay_s=0.5)}
+    with (
+        FakeEngine(sglang_bodies(fixtures), faults=faults) as engine,
+        Poller([engine.url], patience_s=0.01) as poller,
+    ):
+        first = told(poller.poll())
+        assert told(poller.poll()) == first == ["sglang-metrics", "sglang-loads"]
+        time.sleep(0.8)
+        assert told(poller.poll()) == [*first, "sglang-server-info"]
+        assert engine.requests["/server_info"] == 1
+
+
+def test_ranks_that_join_are_believed_at_once(fixtures: Path) -> None:
+    page = sglang_bodies(fixtures)["/metrics"]
+    few = b"".join(line for line in page.splitlines(keepends=True) if b'dp_rank="7"' not in line)
+    with FakeEngine({"/metrics": [few, few, page]}) as engine, Poller([engine.url]) as poller:
+        ranks = [one.ranks for _ in range(2) for one in poller.poll() if isinstance(one, LedgerAnswer)]
+    assert ranks == [tuple(range(7)), tuple(range(8))]
 
 
 def test_a_page_over_http_is_known_to_be_whole(fixtures: Path) -> None:
