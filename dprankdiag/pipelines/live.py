@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dprankdiag.analysis.ledgers import Sighting, join_sightings
-from dprankdiag.model.ledgers import Ledger, LedgerAnswer, NoData
+from dprankdiag.model.ledgers import Ledger, LedgerAnswer
 from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.failures import find_base
 from dprankdiag.pipelines.snapshots import name_ledgers
 
 
@@ -17,12 +18,6 @@ def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
     sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
     ledgers = join_sightings(sightings, None, sources)
     return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
-
-
-def find_base(answer: LedgerAnswer | NoData) -> str:
-    """Return the address that an answer's interface belongs to."""
-    scheme, mark, rest = answer.where.partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0]}" if mark else answer.where
 
 
 def find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:

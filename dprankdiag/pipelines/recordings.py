@@ -10,7 +10,8 @@ from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import LedgerAnswer, LedgerFile, NoData
 from dprankdiag.model.recordings import RECORDING
 from dprankdiag.model.sources import Source
-from dprankdiag.pipelines.live import find_base, find_homes
+from dprankdiag.pipelines.failures import find_base
+from dprankdiag.pipelines.live import find_homes
 from dprankdiag.store.recording import read_recording
 
 

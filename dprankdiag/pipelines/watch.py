@@ -14,13 +14,14 @@ from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.model.ledgers import Ledger, LedgerAnswer, NoData
 from dprankdiag.model.schema import Columns
 from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.failures import UNKNOWN, Failures, Told, find_base
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, find_missing, judge_view, view_whole
-from dprankdiag.pipelines.live import find_base, join_live
-from dprankdiag.pipelines.record import Told
+from dprankdiag.pipelines.live import join_live
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
+from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.units import NS_PER_S
 
 _FIRST_TICK = "One moment seen: counters need two, the next tick tells what moves"
@@ -59,7 +60,7 @@ class Watcher:
     expect_ranks: int | None = None
     _told: deque[tuple[int, tuple[LedgerAnswer, ...]]] = field(default_factory=deque)
     _config: dict[tuple[str, str], LedgerAnswer] = field(default_factory=dict)
-    _failing: dict[tuple[str, str], NoData] = field(default_factory=dict)
+    _failures: Failures = field(default_factory=Failures)
     _tracker: Tracker = field(default_factory=Tracker)
 
     def observe(self, told: Sequence[Told], at_ns: int) -> Report:
@@ -83,7 +84,7 @@ class Watcher:
 
         All answers of a tick are of its moment, whatever the clocks of the engines' hosts say.
         """
-        self._note_failures(told)
+        self._failures.note(told)
         answers = tuple(replace(item, taken_ns=at_ns) for item in told if isinstance(item, LedgerAnswer))
         # Configuration is told once in a while and holds until it is told again.
         self._config |= {(item.where, item.interface): item for item in answers if not _is_load(item)}
@@ -94,16 +95,6 @@ class Watcher:
         kept = [item for _, tick in self._told for item in tick]
         config = [replace(item, taken_ns=None) for item in self._config.values()]
         return join_live([item for item in (*config, *kept) if find_base(item) in fresh])
-
-    def _note_failures(self, told: Sequence[Told]) -> None:
-        """Remember what fails: it is left alone for a while and then not told of in each tick."""
-        for item in told:
-            key = (find_base(item), item.interface)
-            if isinstance(item, LedgerAnswer):
-                for known in [one for one in self._failing if one == key or one == (key[0], "metrics")]:
-                    del self._failing[known]
-            elif not item.absent:
-                self._failing[key] = item
 
     def _conclude(self, seen: LedgerView, lasting: Iterable[Finding], shown: Iterable[Finding]) -> Diagnosis:
         engine = seen.window.ledger.name
@@ -118,10 +109,15 @@ class Watcher:
         return replace(diagnosis, headline=headline, notes=(*pending, *diagnosis.notes))
 
     def _report(self, diagnoses: Sequence[Diagnosis], seen: Sequence[LedgerView], at_ns: int) -> Report:
-        failed = tuple(self._failing.values())
-        unusable = tuple(Source(item.where, item.interface, "unused", warnings=(item.reason,)) for item in failed)
+        failed = tuple(self._failures.current.values())
+        unusable = tuple(_make_unused(item) for item in failed)
         joined = join_diagnoses(diagnoses, unusable) if diagnoses else _say_nothing(failed, unusable)
         return Report(publish_numbers(joined), tabulate_ledgers(seen), failed, at_ns)
+
+
+def _make_unused(failed: NoData) -> Source:
+    kind = LEDGER if failed.interface == UNKNOWN else failed.interface
+    return Source(failed.where, kind, "unused", warnings=(failed.reason,))
 
 
 def _is_load(answer: LedgerAnswer) -> bool:
