@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, comb, log
 from typing import Literal
 
@@ -57,10 +58,11 @@ class LoadFound:
     shown_by: tuple[Quantity, ...]
 
 
+@lru_cache(maxsize=8)
 def find_load(seen: LedgerView) -> LoadFound | None:
     """Find the uneven load that explains most; None if all that is told is even, or uneven without cost.
 
-    Idle ranks go first (DESIGN 3), then what attention costs, then prompts. Uneven requests over equal pairs cost
+    Each classifier of a load asks, so the answer is kept. Idle ranks go first (DESIGN 3), then what attention costs, then prompts. Uneven requests over equal pairs cost
     nothing: many short ones against few long ones.
     """
     if seen.reason is not None:

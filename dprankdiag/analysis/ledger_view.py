@@ -63,7 +63,7 @@ class Quantity:
     uneven: Uneven | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LedgerView:
     """A ledger over a window, judged as far as numbers go.
 

@@ -127,6 +127,7 @@ class LedgerFile:
         place: folder it lies in; files of different folders are of different targets.
         name, at_s: target and seconds if the user gave them.
         gaps: polls that failed, of a recording.
+        places: of each answer, where the file holds several targets; empty if all are of `place`.
     """
 
     source: Source
@@ -135,3 +136,4 @@ class LedgerFile:
     name: str | None = None
     at_s: float | None = None
     gaps: tuple[NoData, ...] = ()
+    places: tuple[str, ...] = ()

@@ -12,9 +12,11 @@ from pathlib import Path
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.ledgers import LedgerFile
+from dprankdiag.model.recordings import RECORDING
 from dprankdiag.model.sources import Reading, Source
 from dprankdiag.model.wait_matrix import WaitMatrix
 from dprankdiag.pipelines.ledger_files import STDIN, read_ledger_file
+from dprankdiag.pipelines.recordings import read_recorded_file
 from dprankdiag.readers.flight_recorder import FlightRecorderReader
 from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.readers.named_paths import NamedPath, split_named
@@ -32,6 +34,7 @@ READERS: Mapping[str, Callable[[Path], Readable]] = {
     WaitMatrixReader.kind: WaitMatrixReader().read,
     FlightRecorderReader.kind: FlightRecorderReader().read,
     LEDGER: read_ledger_file,
+    RECORDING: read_recorded_file,
 }
 """How each kind that `sniff` tells is read."""
 

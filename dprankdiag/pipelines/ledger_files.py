@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 
 from dprankdiag.analysis.ledgers import Sighting, join_sightings
@@ -88,5 +89,9 @@ def join_files(files: Sequence[LedgerFile], interval_s: float | None) -> list[Le
     Raises:
         UsageError: two targets with equal labels cannot be told apart.
     """
-    sightings = [Sighting(answer, file.place, file.name, file.at_s) for file in files for answer in file.answers]
+    sightings = [
+        Sighting(answer, place, file.name, file.at_s)
+        for file in files
+        for answer, place in zip(file.answers, file.places or repeat(file.place), strict=False)
+    ]
     return join_sightings(sightings, interval_s, [file.source for file in files])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
+from dprankdiag.pipelines.failures import Failures, Told
 from dprankdiag.pipelines.ticks import Wait, run_ticks
 
-Told = LedgerAnswer | NoData
 Poll = Callable[[], Sequence[Told]]
 """Ask all targets once; what did not answer is `NoData`."""
 
@@ -29,26 +29,6 @@ class Asker(Protocol):
 
 Keep = Callable[[Sequence[Told], int], None]
 """Keep what was told at a moment (UTC epoch ns)."""
-
-
-@dataclass(slots=True)
-class Troubles:
-    """Remember which interfaces fail, so that each failure is said once, and once that it is over."""
-
-    failing: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def note(self, told: Sequence[Told]) -> list[str]:
-        """Take note of a tick and return what is new, a line each; an interface that is not offered is no failure."""
-        lines = []
-        for item in told:
-            key = (item.where, item.interface)
-            if isinstance(item, LedgerAnswer):
-                if self.failing.pop(key, None) is not None:
-                    lines.append(f"{item.where}: answers again")
-            elif not item.absent and key not in self.failing:
-                self.failing[key] = item.reason
-                lines.append(f"{item.where}: no data: {item.reason}")
-        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +68,7 @@ def record(
         show: told after every tick how far it is.
         now, moment: clocks: seconds that only grow, and UTC epoch ns.
     """
-    troubles = Troubles()
+    failures = Failures()
     answered: set[tuple[str, str]] = set()
     done = Recorded()
     for tick in run_ticks(interval_s, wait, duration_s=duration_s, now=now):
@@ -105,7 +85,7 @@ def record(
             targets=len(answered),
             ranks=max([done.ranks, *(len(item.ranks) for item in answers)]),
         )
-        for line in troubles.note(told):
+        for line in failures.note(told):
             say(line)
         show(done)
     return done

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dprankdiag.analysis.ledger_view import LedgerView
-from dprankdiag.analysis.ledgers import Sighting, join_sightings
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.model.bundle import publish_numbers
@@ -15,13 +14,14 @@ from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.model.ledgers import Ledger, LedgerAnswer, NoData
 from dprankdiag.model.schema import Columns
 from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.failures import UNKNOWN, Failures, Told, find_base
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, find_missing, judge_view, view_whole
-from dprankdiag.pipelines.record import Told
-from dprankdiag.pipelines.snapshots import name_ledgers
+from dprankdiag.pipelines.live import join_live
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
+from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.units import NS_PER_S
 
 _FIRST_TICK = "One moment seen: counters need two, the next tick tells what moves"
@@ -60,7 +60,7 @@ class Watcher:
     expect_ranks: int | None = None
     _told: deque[tuple[int, tuple[LedgerAnswer, ...]]] = field(default_factory=deque)
     _config: dict[tuple[str, str], LedgerAnswer] = field(default_factory=dict)
-    _failing: dict[tuple[str, str], NoData] = field(default_factory=dict)
+    _failures: Failures = field(default_factory=Failures)
     _tracker: Tracker = field(default_factory=Tracker)
 
     def observe(self, told: Sequence[Told], at_ns: int) -> Report:
@@ -84,7 +84,7 @@ class Watcher:
 
         All answers of a tick are of its moment, whatever the clocks of the engines' hosts say.
         """
-        self._note_failures(told)
+        self._failures.note(told)
         answers = tuple(replace(item, taken_ns=at_ns) for item in told if isinstance(item, LedgerAnswer))
         # Configuration is told once in a while and holds until it is told again.
         self._config |= {(item.where, item.interface): item for item in answers if not _is_load(item)}
@@ -95,16 +95,6 @@ class Watcher:
         kept = [item for _, tick in self._told for item in tick]
         config = [replace(item, taken_ns=None) for item in self._config.values()]
         return join_live([item for item in (*config, *kept) if find_base(item) in fresh])
-
-    def _note_failures(self, told: Sequence[Told]) -> None:
-        """Remember what fails: it is left alone for a while and then not told of in each tick."""
-        for item in told:
-            key = (find_base(item), item.interface)
-            if isinstance(item, LedgerAnswer):
-                for known in [one for one in self._failing if one == key or one == (key[0], "metrics")]:
-                    del self._failing[known]
-            elif not item.absent:
-                self._failing[key] = item
 
     def _conclude(self, seen: LedgerView, lasting: Iterable[Finding], shown: Iterable[Finding]) -> Diagnosis:
         engine = seen.window.ledger.name
@@ -119,10 +109,15 @@ class Watcher:
         return replace(diagnosis, headline=headline, notes=(*pending, *diagnosis.notes))
 
     def _report(self, diagnoses: Sequence[Diagnosis], seen: Sequence[LedgerView], at_ns: int) -> Report:
-        failed = tuple(self._failing.values())
-        unusable = tuple(Source(item.where, item.interface, "unused", warnings=(item.reason,)) for item in failed)
+        failed = tuple(self._failures.current.values())
+        unusable = tuple(_make_unused(item) for item in failed)
         joined = join_diagnoses(diagnoses, unusable) if diagnoses else _say_nothing(failed, unusable)
         return Report(publish_numbers(joined), tabulate_ledgers(seen), failed, at_ns)
+
+
+def _make_unused(failed: NoData) -> Source:
+    kind = LEDGER if failed.interface == UNKNOWN else failed.interface
+    return Source(failed.where, kind, "unused", warnings=(failed.reason,))
 
 
 def _is_load(answer: LedgerAnswer) -> bool:
@@ -137,61 +132,6 @@ def _list_pending(shown: Sequence[Finding], named: Sequence[Finding]) -> Iterato
         fresh = [rank for rank in finding.ranks if (finding.cause, rank) not in told]
         if fresh:
             yield f"{name_numbers(fresh)}: {load_causes()[finding.cause].title.lower()}, seen just now, not yet lasting"
-
-
-def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
-    """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank."""
-    homes = _find_homes(answers)
-    sources = [_make_source(where, items) for where, items in _group_by_where(answers).items()]
-    sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
-    ledgers = join_sightings(sightings, None, sources)
-    return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
-
-
-def find_base(answer: Told) -> str:
-    """Return the address that an answer's interface belongs to."""
-    scheme, mark, rest = answer.where.partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0]}" if mark else answer.where
-
-
-def _find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:
-    """Find the place of each address: that of another one whose engine it is a part of, else its own."""
-    ranks: dict[str, set[int]] = {}
-    who: dict[str, tuple[object, ...]] = {}
-    for answer in answers:
-        base = find_base(answer)
-        told = ranks.setdefault(base, set())
-        if answer.interface.endswith("-metrics"):
-            told.update(answer.ranks)
-            who[base] = (answer.engine, answer.model, answer.role)
-    homes: dict[str, str] = {}
-    members: dict[str, set[int]] = {}
-    for base, own in ranks.items():
-        mates = [home for home, taken in members.items() if who.get(home) == who.get(base) and not taken & own]
-        home = mates[0] if base in who and own and mates else base
-        homes[base] = home
-        members.setdefault(home, set()).update(own)
-    return homes
-
-
-def _group_by_where(answers: Iterable[LedgerAnswer]) -> dict[str, list[LedgerAnswer]]:
-    grouped: dict[str, list[LedgerAnswer]] = {}
-    for answer in answers:
-        grouped.setdefault(answer.where, []).append(answer)
-    return grouped
-
-
-def _make_source(where: str, answers: Sequence[LedgerAnswer]) -> Source:
-    latest = answers[-1]
-    version = next((str(one.facts["version"]) for one in answers if "version" in one.facts), None)
-    return Source(
-        where,
-        latest.interface,
-        "used",
-        producer=" ".join(part for part in (latest.engine, version) if part),
-        ranks=tuple(sorted({rank for answer in answers for rank in answer.ranks})),
-        warnings=tuple(dict.fromkeys(text for answer in answers for text in answer.warnings)),
-    )
 
 
 def _say_nothing(failed: Sequence[NoData], unusable: tuple[Source, ...]) -> Diagnosis:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.recordings import RECORDING, is_recording_head
 from dprankdiag.readers import nsys_database, nsys_folder
 from dprankdiag.readers.file_kinds import describe_content, is_torch_trace
 from dprankdiag.readers.text_kinds import sniff_text
@@ -41,8 +42,8 @@ _NSYS_TABLES = (
 def sniff(path: Path) -> str:
     """Return the kind of input that a file is.
 
-    One of "nsys-sqlite", "torch-json", "ledger" (what an engine tells of its load), "wait-matrix", "flight-recorder". A
-    folder that holds the tables of a parquetdir export is one input, "nsys-parquet".
+    One of "nsys-sqlite", "torch-json", "ledger" (what an engine tells of its load), "recording" (of ledgers),
+    "wait-matrix", "flight-recorder". A folder that holds the tables of a parquetdir export is one, "nsys-parquet".
 
     Never blocks: anything but a regular file is refused before it is opened.
 
@@ -64,6 +65,8 @@ def sniff(path: Path) -> str:
             return kind
         what, mend = _describe_table(path) or describe_content(path, head)
         raise InputError(f"{what}, {_EXPECTED_ANY}", where=str(path), mend=mend)
+    if is_recording_head(head):
+        return RECORDING
     _check_journal(path)
     _check_whole(path, head, size)
     return _judge_tables(path, nsys_database.list_tables(path))

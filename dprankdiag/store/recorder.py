@@ -15,6 +15,7 @@ from types import TracebackType
 from dprankdiag import __version__
 from dprankdiag.errors import DamagedInput, UsageError
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
+from dprankdiag.model.recordings import APPLICATION_ID, HEAD_BYTES, is_recording_head
 from dprankdiag.store import recording_rows as rows
 from dprankdiag.store import recording_schema as schema
 
@@ -224,7 +225,7 @@ def _lock_file(path: Path) -> tuple[int | None, bool]:
         raise UsageError(f"cannot be written ({error.strerror or error})", where=str(path)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        size, head = os.fstat(descriptor).st_size, os.pread(descriptor, 100, 0)
+        size, head = os.fstat(descriptor).st_size, os.pread(descriptor, HEAD_BYTES, 0)
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
@@ -236,14 +237,6 @@ def _lock_file(path: Path) -> tuple[int | None, bool]:
         os.close(descriptor)
         raise UsageError("exists and is no recording", where=str(path), mend="choose another name")
     return descriptor, size == 0
-
-
-def is_recording_head(head: bytes) -> bool:
-    """Tell a recording by the first 100 bytes of the file.
-
-    Source: https://www.sqlite.org/fileformat.html, section 1.3 (application id at offset 68).
-    """
-    return head.startswith(b"SQLite format 3\0") and head[68:72] == schema.APPLICATION_ID.to_bytes(4, "big")
 
 
 def _open_database(path: Path, is_new: bool) -> sqlite3.Connection:
@@ -285,7 +278,7 @@ def _make_tables(database: sqlite3.Connection) -> None:
         "created_ns": time.time_ns(),
     }
     database.executemany("INSERT INTO meta VALUES (?, ?)", list(known.items()))
-    database.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
     database.execute("COMMIT")
 

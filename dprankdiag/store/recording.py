@@ -18,8 +18,8 @@ import numpy as np
 
 from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.ledgers import EngineName, Fact, FloatArray, LedgerAnswer, NoData, Role
+from dprankdiag.model.recordings import HEAD_BYTES, is_recording_head
 from dprankdiag.store import recording_schema as schema
-from dprankdiag.store.recorder import is_recording_head
 from dprankdiag.store.recording_rows import read_fact, read_numbers
 
 _MEND = "make one with: dprankdiag record TARGET -o FILE"
@@ -31,18 +31,19 @@ def is_recording(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return is_recording_head(file.read(100))
+            return is_recording_head(file.read(HEAD_BYTES))
     except OSError:
         return False
 
 
 def read_recording(
-    path: Path, *, since_ns: int | None = None, until_ns: int | None = None
+    path: Path, *, since_ns: int | None = None, until_ns: int | None = None, by_tick: bool = False
 ) -> tuple[tuple[LedgerAnswer, ...], tuple[NoData, ...]]:
     """Read answers and failed polls in the order they were recorded; a recorder may be writing meanwhile.
 
     Args:
         since_ns, until_ns: only ticks from then on, and before then, by the recorder's clock.
+        by_tick: answers are of the moment of their tick, whatever the clocks of the engines' hosts said.
 
     Raises:
         InputError: it is no recording, or one of a newer version.
@@ -52,7 +53,7 @@ def read_recording(
         raise InputError("no recording of dprankdiag", where=str(path), mend=_MEND)
     try:
         with _open_read_only(path) as database:
-            return _read_all(database, path, since_ns, until_ns)
+            return _read_all(database, path, (since_ns, until_ns), by_tick)
     except sqlite3.Error as error:
         raise DamagedInput(f"a broken recording ({error})", where=str(path), mend="copy it again") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -92,7 +93,7 @@ def _connect(path: Path, options: str) -> Iterator[sqlite3.Connection]:
 
 
 def _read_all(
-    database: sqlite3.Connection, path: Path, since_ns: int | None, until_ns: int | None
+    database: sqlite3.Connection, path: Path, span: tuple[int | None, int | None], by_tick: bool
 ) -> tuple[tuple[LedgerAnswer, ...], tuple[NoData, ...]]:
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     if version > schema.SCHEMA_VERSION:
@@ -104,10 +105,10 @@ def _read_all(
     shared = _load_shared(database)
     answers: list[LedgerAnswer] = []
     gaps: list[NoData] = []
-    first, last = _find_span(database, since_ns, until_ns)
+    first, last = _find_span(database, *span)
     query = (
-        "SELECT answer, taken_ns, target, status, reason, unlabelled, field_set, fact_set, warnings "
-        "FROM answers WHERE answer BETWEEN ? AND ? ORDER BY answer"
+        f"SELECT answer, {'recorded_ns' if by_tick else 'taken_ns'}, target, status, reason, unlabelled, field_set, "
+        "fact_set, warnings FROM answers WHERE answer BETWEEN ? AND ? ORDER BY answer"
     )
     loads, experts = _Follower(_group_loads(database, first, last)), _Follower(_group_experts(database, first, last))
     for row in database.execute(query, (first, last)):

@@ -1,7 +1,13 @@
 """The tables of a recording, made to be read by any SQLite tool.
 
 A recording holds what engines told, as told: counters are raw, never rates. Absent is NULL. Times are UTC epoch
-nanoseconds. What repeats from answer to answer (targets, facts, sets of fields) is kept once.
+nanoseconds. What repeats from answer to answer (targets, facts, sets of fields) is kept once. The view `told` joins the
+tables: a row is one rank of one answer, with its moment, address and engine; most questions are asked of it:
+
+```sql
+SELECT moment, rank, load_running_requests, load_used_tokens
+FROM told WHERE interface = 'sglang-loads' AND rank = 3 ORDER BY seconds;
+```
 """
 
 from __future__ import annotations
@@ -9,9 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dprankdiag.catalog.ledger import load_fields
-
-APPLICATION_ID = 0x4450524B
-"""In the header of the file (offset 68), so that it is told from other databases without opening it: "DPRK"."""
 
 SCHEMA_VERSION = 1
 """In the header (user_version, offset 60); raised when a column changes its meaning. New columns leave it alone."""

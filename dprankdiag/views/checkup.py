@@ -84,9 +84,11 @@ def _count_ranks(checkup: Checkup) -> str:
 
 
 def _sum_up(checkup: Checkup) -> str:
+    number = {level: sum(check.level == level for check in checkup.checks) for level in LEVELS}
     counts = [
-        f"{sum(check.level == level for check in checkup.checks)} {label}"
-        for level, label in (("problem", "problems"), ("missing", "missing"), ("note", "notes"))
+        words.count_of(number["problem"], "problem"),
+        f"{number['missing']} missing",
+        words.count_of(number["note"], "note"),
     ]
     judged = sum(cause.answer == "can" for cause in checkup.causes)
     told = [f"{judged} of {len(checkup.causes)} causes can be judged"] if checkup.causes else []

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprankdiag.model.ledgers import NoData
-from dprankdiag.pipelines.record import Recorded, Told, record
+from dprankdiag.pipelines.failures import Told
+from dprankdiag.pipelines.record import Recorded, record
 from dprankdiag.pipelines.ticks import run_ticks
 from tests.pipelines.clocks import FakeClock
 from tests.store.told import plain_answer
@@ -79,6 +80,12 @@ def test_a_failure_is_said_once_and_once_that_it_is_over() -> None:
         "http://a:30000/metrics: answers again",
         "http://a:30000/metrics: no data: connection refused",
     ]
+
+
+def test_an_engine_that_comes_up_late_is_said_to_answer() -> None:
+    unknown = replace(REFUSED, interface="metrics")
+    _, _, said = _run([[unknown], [unknown], [plain_answer()]])
+    assert said == ["http://a:30000/metrics: no data: connection refused", "http://a:30000/metrics: answers again"]
 
 
 def test_what_an_engine_does_not_offer_is_no_failure() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
+from dprankdiag.pipelines.live import join_live
 from dprankdiag.pipelines.poll import Poller
-from dprankdiag.pipelines.watch import Report, Watcher, join_live
+from dprankdiag.pipelines.watch import Report, Watcher
 from tests.small_engine import SmallEngine, sglang_pages, vllm_pages
 
 SECOND = 10**9
