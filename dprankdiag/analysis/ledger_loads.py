@@ -62,8 +62,8 @@ class LoadFound:
 def find_load(seen: LedgerView) -> LoadFound | None:
     """Find the uneven load that explains most; None if all that is told is even, or uneven without cost.
 
-    Each classifier of a load asks, so the answer is kept. Idle ranks go first (DESIGN 3), then what attention costs, then prompts. Uneven requests over equal pairs cost
-    nothing: many short ones against few long ones.
+    Each classifier of a load asks, so the answer is kept. Idle ranks go first (DESIGN 3), then what attention costs,
+    then prompts. Uneven requests over equal pairs cost nothing: many short ones against few long ones.
     """
     if seen.reason is not None:
         return None
