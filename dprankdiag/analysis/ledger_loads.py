@@ -108,9 +108,9 @@ def find_poor_drafts(seen: LedgerView) -> Uneven | None:
 def is_slow_itself(seen: LedgerView) -> bool:
     """Tell whether ranks step more slowly than what they were given explains.
 
-    A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
+    Ranks that DP attention keeps in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
     """
-    if seen.slow is None:
+    if seen.slow is None or seen.has_dp_attention:
         return False
     given = [1.0]
     if seen.arrivals is not None:
@@ -129,8 +129,11 @@ def find_full(seen: LedgerView) -> BoolArray | None:
     full = (np.nan_to_num(usage) >= FULL_POOL) & (queue >= 1.0)
     if not full.any() or full.all():
         return None
-    if seen.held is not None and seen.held.source.endswith("tokens") and _stands_out(seen.held, full):
-        return None
+    contexts = None if seen.held is None else seen.held.uneven
+    if contexts is not None and seen.held is not None and seen.held.source.endswith("tokens"):
+        full = full & ~contexts.mask
+        if not full.any():
+            return None
     surely = float(queue[full].mean()) >= FEWEST_WAITING or float(usage[full].min()) >= BRIMFUL
     others = float(np.nanmean(usage[~full]))
     running = _ratio(seen.running, full)

@@ -45,7 +45,8 @@ class Page(Generic[Place]):
     """What a page tells.
 
     Attributes:
-        samples: (place, value) of the wanted series that have a number, in the page's order, duplicates dropped.
+        samples: (place, value) of the wanted series that have a number, in the page's order, duplicates dropped; NaN
+            where a series is told twice with values that differ.
         names: of the engine's series, without prefix, wanted or not; in order of the first line of each.
         prefixes: spellings seen.
         last: place of the last line of the engine, whose series may lack lines; None where nobody reads it, or the
@@ -162,7 +163,7 @@ class _Scan(Generic[Place]):
         if told is not None and told[1] != value:
             self.skip("series told twice, with values that differ")
             self.torn.add(identity)
-            del self.values[identity]
+            self.values[identity] = (place, math.nan)
         elif told is not None:
             self.skip("series told twice")
         elif math.isfinite(value):
