@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, comb, log
 from typing import Literal
 
 import numpy as np
 
 from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
-from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_high
+from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_low
 from dprankdiag.model.ledgers import BoolArray
 
 Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
@@ -34,6 +35,9 @@ MUCH_MORE = 1.5
 FEWER_HITS = 0.1
 """A rank hits less than its peers if by so much or more; by less, its prompts and not its hits make the work."""
 
+HIT_SPREAD = 0.5
+"""Spread of the share found of one prompt: all of it or nothing, at most."""
+
 EXPLAINS = 0.5
 """One number explains another's ratio if it has at least this share of its logarithm."""
 
@@ -54,11 +58,12 @@ class LoadFound:
     shown_by: tuple[Quantity, ...]
 
 
+@lru_cache(maxsize=8)
 def find_load(seen: LedgerView) -> LoadFound | None:
     """Find the uneven load that explains most; None if all that is told is even, or uneven without cost.
 
-    Idle ranks go first (DESIGN 3), then what attention costs, then prompts. Uneven requests over equal pairs cost
-    nothing: many short ones against few long ones.
+    Each classifier of a load asks, so the answer is kept. Idle ranks go first (DESIGN 3), then what attention costs,
+    then prompts. Uneven requests over equal pairs cost nothing: many short ones against few long ones.
     """
     if seen.reason is not None:
         return None
@@ -75,7 +80,28 @@ def _is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
     full = find_full(seen)
     if full is not None and not (mask & ~full).any():
         return True
-    return seen.slow is not None and is_slow_itself(seen) and not (mask & ~seen.slow.mask).any()
+    if seen.slow is not None and is_slow_itself(seen) and not (mask & ~seen.slow.mask).any():
+        return True
+    drafts = find_poor_drafts(seen)
+    return drafts is not None and not (mask & ~drafts.mask).any() and _came_evenly(seen, mask)
+
+
+def _came_evenly(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether no more requests came to the ranks of a mask than to the others."""
+    if seen.arrivals is None:
+        return False
+    ratio = _ratio(Quantity("arrivals", np.nan_to_num(seen.arrivals), None), mask)
+    return ratio is not None and ratio < LEAST_RATIO
+
+
+def find_poor_drafts(seen: LedgerView) -> Uneven | None:
+    """Find ranks whose drafts are accepted less often; such requests stay longer and collect."""
+    if seen.accepted is None or np.isnan(seen.accepted).any():
+        return None
+    rows = max(seen.requests / len(seen.ranks), 1.0)
+    chance_sd = float(seen.accepted.mean()) / np.sqrt(rows) / 2.0
+    low = find_low(seen.accepted, chance_sd if seen.window.steps is None else chance_sd / 2.0)
+    return low if low is not None and low.ratio >= LEAST_RATIO else None
 
 
 def is_slow_itself(seen: LedgerView) -> bool:
@@ -95,7 +121,7 @@ def is_slow_itself(seen: LedgerView) -> bool:
 
 
 def find_full(seen: LedgerView) -> BoolArray | None:
-    """Find ranks whose KV pool is full, so that requests wait although no more than on the others run."""
+    """Find ranks whose KV pool is full, so that requests wait, although they hold and run no more than the others."""
     usage, waiting = seen.kv_usage, seen.window.level("load_waiting_requests", "waiting_requests")
     if usage is None or waiting is None or seen.running is None or np.isnan(usage).all():
         return None
@@ -104,6 +130,8 @@ def find_full(seen: LedgerView) -> BoolArray | None:
         return None
     others = float(np.nanmean(usage[~full]))
     running = _ratio(seen.running, full)
+    if _stands_out(seen.held, full):
+        return None
     queues = float(np.nanmean(waiting[full])) > 2.0 * float(np.nanmax(waiting[~full]))
     return full if others <= ROOM and queues and (running is None or running <= LEAST_RATIO) else None
 
@@ -134,17 +162,24 @@ def _could_be_spread(seen: LedgerView) -> bool:
 
 
 def _find_work(seen: LedgerView) -> LoadFound | None:
-    work = seen.work
-    if work is None or work.uneven is None or _is_one_request(seen, work.uneven.mask):
-        return None
-    high = work.uneven
-    prompts = _find_prompts(seen)
-    if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
-        return prompts
-    kind = _kind_of_work(seen.running or seen.rows, high)
-    parts = (seen.rows, work) if kind == "requests" else (work, seen.rows)
-    shown = tuple(one for one in parts if one is not None)
-    return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
+    """Find ranks with more attention work: by pairs, else by the KV tokens they hold if their pairs are not even."""
+    for quantity in (seen.work, seen.held):
+        high = None if quantity is None else quantity.uneven
+        if (
+            quantity is None
+            or high is None
+            or _is_one_request(seen, high.mask)
+            or not _stands_out(seen.work, high.mask)
+        ):
+            continue
+        prompts = _find_prompts(seen)
+        if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
+            return prompts
+        kind = _kind_of_work(seen.running or seen.rows, high)
+        parts = (seen.rows, quantity) if kind == "requests" else (quantity, seen.rows)
+        shown = tuple(one for one in parts if one is not None)
+        return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
+    return None
 
 
 def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
@@ -178,7 +213,9 @@ def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
 
 
 def _find_prompts(seen: LedgerView) -> LoadFound | None:
-    """Find ranks that compute more prompt tokens; because their cache hits less, if their prompts are even."""
+    """Find ranks that compute more prompt tokens, because their cache hits less or because more come to them."""
+    if (misses := _find_misses(seen)) is not None:
+        return misses
     computed = seen.computed
     if computed is None or computed.uneven is None:
         return None
@@ -187,18 +224,22 @@ def _find_prompts(seen: LedgerView) -> LoadFound | None:
     more_rows = _ratio(rows, high.mask) if rows is not None and rows.uneven is not None else None
     if more_rows is not None and log(max(more_rows, 1e-9)) >= EXPLAINS * log(high.ratio):
         return None
-    kind: Kind = "cache" if _misses(seen, high.mask) else "prefill"
-    return LoadFound(kind, high.mask, high.score, high.work_ratio, (computed,))
+    return LoadFound("prefill", high.mask, high.score, high.work_ratio, (computed,))
 
 
-def _misses(seen: LedgerView, mask: BoolArray) -> bool:
-    if seen.hits is None or seen.prompts is None or np.isnan(seen.hits[mask]).any():
-        return False
-    others = seen.hits[~mask]
-    if np.isnan(others).all():
-        return False
-    even = find_high(np.nan_to_num(seen.prompts), 1e9) is None
-    return even and float(np.nanmean(others)) - float(seen.hits[mask].mean()) >= FEWER_HITS
+def _find_misses(seen: LedgerView) -> LoadFound | None:
+    """Find ranks whose cache hits less, so that they compute more of prompts that are no longer than the others'."""
+    if seen.hits is None or seen.prompts is None or seen.computed is None or np.isnan(seen.hits).any():
+        return None
+    low = find_low(seen.hits, HIT_SPREAD / np.sqrt(max(seen.prompt_count / len(seen.ranks), 1.0)))
+    if low is None or float(seen.hits[~low.mask].mean() - seen.hits[low.mask].mean()) < FEWER_HITS:
+        return None
+    prompts = _ratio(Quantity("prompts", seen.prompts, None), low.mask)
+    work = _ratio(seen.computed, low.mask)
+    if work is None or work < LEAST_RATIO or (prompts or 1.0) ** 2 > work:
+        return None
+    values = seen.computed.values
+    return LoadFound("cache", low.mask, low.score, float(values.max() / values.mean()), (seen.computed,))
 
 
 def _find_requests(seen: LedgerView) -> LoadFound | None:
@@ -207,6 +248,6 @@ def _find_requests(seen: LedgerView) -> LoadFound | None:
     if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
         return None
     queues = seen.running is not None and seen.running.uneven is None
-    if seen.work is not None and not queues:
+    if seen.work is not None and not queues and not _stands_out(seen.work, rows.uneven.mask):
         return None
     return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))

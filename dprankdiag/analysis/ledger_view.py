@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_signals import (
+    Waits,
+    count_experts,
+    divide,
+    is_positive,
+    measure_ages,
+    measure_steps,
+    measure_waits,
+)
 from dprankdiag.analysis.ledger_window import LedgerWindow
-from dprankdiag.analysis.uneven import Uneven, find_high, find_low
+from dprankdiag.analysis.uneven import Uneven, find_high
 from dprankdiag.model.ledgers import BoolArray, FloatArray
 
 ROWS_EVEN = 0.1
@@ -15,6 +24,12 @@ ROWS_EVEN = 0.1
 
 LENGTH_SPREAD = float(np.sqrt(2.0))
 """Spread of a sum over requests whose lengths scatter as much as their mean, number and length both random."""
+
+PROMPT_SPREAD = 2.0
+"""The same of prompt lengths, whose tails are longer: they scatter by up to 1.7 times their mean."""
+
+PROMPT_PAIR_SPREAD = 4.0
+"""The same of the query-key pairs of prompts, which grow with the square of their lengths."""
 
 TOKENS_A_PROMPT = 4096.0
 """Where nothing counts prompts, no more than one in so many tokens is taken to be independent of the others."""
@@ -48,26 +63,7 @@ class Quantity:
     uneven: Uneven | None
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Waiting for late hosts at the borders of steps.
-
-    Attributes:
-        per_step_s: `(n_ranks,)` mean wait of a rank in a step.
-        has_control: the wait for the control broadcast is in it.
-        low: the ranks that wait least, beyond chance.
-        gap_s: how much less they wait in a step than the others.
-        cost_ratio: that gap over the time of a step; None if that is not known.
-    """
-
-    per_step_s: FloatArray
-    has_control: bool
-    low: Uneven | None
-    gap_s: float
-    cost_ratio: float | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LedgerView:
     """A ledger over a window, judged as far as numbers go.
 
@@ -89,6 +85,7 @@ class LedgerView:
         experts: `(n_layers, n_gpus)` tokens the experts of each GPU got.
         ages_s: `(n_ranks,)` how much older each load snapshot is than the freshest; None if not told.
         requests: independent requests that the ranks' numbers are made of, together.
+        prompt_count: independent prompts of all ranks together.
         arrivals: requests that came to each rank over the window; None if not counted.
         slow: ranks whose own steps take longer; nobody stands out in lockstep.
         has_dp_attention: steps of DP attention are counted.
@@ -116,6 +113,7 @@ class LedgerView:
     experts: FloatArray | None = None
     ages_s: FloatArray | None = None
     requests: float = 0.0
+    prompt_count: float = 0.0
     arrivals: FloatArray | None = None
     slow: Uneven | None = None
     has_dp_attention: bool = False
@@ -145,8 +143,10 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
     if computed is None:
         computed = window.growth("load_prefill_tokens")
     cached = window.growth("cached_tokens")
-    step_s = _step_times(window)
-    has_dp_attention = _positive(window.growth("active_steps", "idle_steps"))
+    arrivals = _arrivals(window, admitted)
+    prompts = _count_prompts(computed, arrivals)
+    step_s = measure_steps(window)
+    has_dp_attention = is_positive(window.growth("active_steps", "idle_steps"))
     return LedgerView(
         window,
         _find_reason(window, moving, running),
@@ -154,21 +154,22 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
         frozen,
         rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], samples))),
         running=None if running is None else Quantity("running", running, find_high(running, running)),
-        work=_work(window, samples) or held,
+        work=_work(window, samples, held, computed, prompts) or held,
         held=held,
-        computed=_computed(computed, admitted),
-        prompts=None if computed is None or cached is None else computed + cached,
+        computed=_computed(computed, prompts),
+        prompts=_prompt_tokens(window, computed, cached),
+        prompt_count=float(prompts.sum()),
         hits=_hits(window, computed, cached),
         idle_share=_idle_share(window, has_dp_attention, moving, running),
         accepted=_accepted(window),
         retracted=window.growth("retracted_requests"),
         kv_usage=window.level("load_kv_usage_ratio", "kv_usage_ratio"),
-        waits=_waits(window),
+        waits=measure_waits(window),
         step_s=step_s,
         slow=None if step_s is None else find_high(step_s, ALIKE, least_ratio=LEAST_SLOW, usual_spread=CHIP_SPREAD),
-        arrivals=_arrivals(window, admitted),
-        experts=_experts(window),
-        ages_s=_ages(window),
+        arrivals=arrivals,
+        experts=count_experts(window),
+        ages_s=measure_ages(window),
         requests=_count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
     )
@@ -177,11 +178,7 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
 def _view_without_ranks(window: LedgerWindow) -> LedgerView:
     """Take what is told of GPUs only: the tokens of their experts."""
     nobody = np.zeros(0, bool)
-    return LedgerView(window, _find_reason(window, nobody, None), nobody, nobody, experts=_experts(window))
-
-
-def _positive(grown: FloatArray | None) -> bool:
-    return grown is not None and bool(np.nansum(grown) > 0)
+    return LedgerView(window, _find_reason(window, nobody, None), nobody, nobody, experts=count_experts(window))
 
 
 _MOVERS = (
@@ -235,7 +232,7 @@ def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
 def _decode_rows(window: LedgerWindow) -> FloatArray | None:
     """Return rows a step: the tokens each rank generated, else those scheduled where none are of prompts."""
     steps, tokens = window.steps, window.growth("decode_tokens")
-    if tokens is None and not _positive(window.growth("prefill_tokens")):
+    if tokens is None and not is_positive(window.growth("prefill_tokens")):
         tokens = window.growth("scheduled_tokens")
     return None if steps is None or tokens is None else tokens / steps
 
@@ -264,7 +261,7 @@ def _arrivals(window: LedgerWindow, admitted: FloatArray | None) -> FloatArray |
     """Return the requests that came to each rank: admitted ones, else those that got their first token."""
     first = window.growth("first_tokens")
     for counts in (admitted, first):
-        if counts is not None and _positive(counts):
+        if counts is not None and is_positive(counts):
             return counts
     return None
 
@@ -275,12 +272,33 @@ def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None)
     return held if admitted is None else held + float(np.nansum(admitted))
 
 
-def _work(window: LedgerWindow, samples: FloatArray) -> Quantity | None:
-    """Return the query-key pairs of each rank's attention, where they are counted."""
+def _work(
+    window: LedgerWindow, samples: FloatArray, held: Quantity | None, computed: FloatArray | None, prompts: FloatArray
+) -> Quantity | None:
+    """Return the query-key pairs of each rank's attention, where they are counted.
+
+    Chance plays differently with pairs of decode steps, a sum over the requests held, and with those of prompts, a few
+    of which can outweigh seconds of decoding.
+    """
     pairs = window.growth("scheduled_pairs")
-    if pairs is None or not _positive(pairs):
+    if pairs is None or not is_positive(pairs):
         return None
-    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, LENGTH_SPREAD))
+    decoded = float(np.nanmean(pairs))
+    if computed is not None and is_positive(computed) and held is not None and held.source.endswith("tokens"):
+        decoded = min(float(np.nanmean(held.values)) * (window.steps or 0.0), decoded)
+    prompted = float(np.nanmean(pairs)) - decoded
+    chance = np.hypot(
+        LENGTH_SPREAD * decoded / np.sqrt(max(float(np.nanmean(samples)), 1.0)),
+        PROMPT_PAIR_SPREAD * prompted / np.sqrt(max(float(np.nanmean(prompts)), 1.0)),
+    )
+    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, chance_sd=float(chance)))
+
+
+def _count_prompts(computed: FloatArray | None, arrivals: FloatArray | None) -> FloatArray:
+    """Return the independent prompts behind each rank's computed tokens."""
+    if arrivals is not None:
+        return np.nan_to_num(arrivals)
+    return np.zeros(1) if computed is None else np.nan_to_num(computed) / TOKENS_A_PROMPT
 
 
 def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quantity | None:
@@ -298,13 +316,19 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quant
     return None
 
 
-def _computed(computed: FloatArray | None, admitted: FloatArray | None) -> Quantity | None:
-    if computed is None or not _positive(computed):
+def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:
+    if computed is None or not is_positive(computed):
         return None
     # A rank that never computed a prompt has no series for it.
     values = np.nan_to_num(computed)
-    prompts = np.nan_to_num(admitted) if _positive(admitted) and admitted is not None else values / TOKENS_A_PROMPT
-    return Quantity("prefill_tokens", values, find_high(values, np.maximum(prompts, 1.0), LENGTH_SPREAD))
+    return Quantity("prefill_tokens", values, find_high(values, np.maximum(prompts, 1.0), PROMPT_SPREAD))
+
+
+def _prompt_tokens(window: LedgerWindow, computed: FloatArray | None, cached: FloatArray | None) -> FloatArray | None:
+    """Return the prompt tokens that came to each rank, computed or found."""
+    if computed is not None and cached is not None:
+        return np.nan_to_num(computed) + np.nan_to_num(cached)
+    return window.growth("cache_query_tokens")
 
 
 def _hits(window: LedgerWindow, computed: FloatArray | None, cached: FloatArray | None) -> FloatArray | None:
@@ -313,9 +337,9 @@ def _hits(window: LedgerWindow, computed: FloatArray | None, cached: FloatArray 
         if computed is None or cached is None:
             return None
         queries, hits = np.nan_to_num(computed) + np.nan_to_num(cached), np.nan_to_num(cached)
-    if not _positive(queries):
+    if not is_positive(queries):
         return None
-    return _divide(hits, queries)
+    return divide(hits, queries)
 
 
 def _idle_share(
@@ -326,7 +350,7 @@ def _idle_share(
         active, idle = window.growth("active_steps"), window.growth("idle_steps")
         if active is not None and idle is not None:
             total = active + idle
-            return _divide(idle, total)
+            return divide(idle, total)
     if not window.has_growth or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)
@@ -337,8 +361,8 @@ def _accepted(window: LedgerWindow) -> FloatArray | None:
     """Return tokens per row and step; None where they say that nothing is drafted."""
     drafts, accepted = window.growth("drafts"), window.growth("accepted_tokens")
     rate: FloatArray | None = None
-    if drafts is not None and accepted is not None and _positive(drafts):
-        rate = 1.0 + _divide(accepted, drafts)
+    if drafts is not None and accepted is not None and is_positive(drafts):
+        rate = 1.0 + divide(accepted, drafts)
     if rate is None:
         rate = _tokens_per_row(window)
     if rate is None:
@@ -350,76 +374,13 @@ def _accepted(window: LedgerWindow) -> FloatArray | None:
 
 def _tokens_per_row(window: LedgerWindow) -> FloatArray | None:
     rows, tokens = window.growth("load_decode_rows"), window.growth("load_decode_tokens")
-    if rows is None or tokens is None or not _positive(rows):
+    if rows is None or tokens is None or not is_positive(rows):
         rows, tokens = window.growth("scheduled_tokens"), window.growth("decode_tokens")
         prefill = window.growth("prefill_tokens")
-        if rows is None or tokens is None or not _positive(rows):
+        if rows is None or tokens is None or not is_positive(rows):
             return None
         rows = rows if prefill is None else rows - np.nan_to_num(prefill)
-    return _divide(tokens, rows)
-
-
-def _waits(window: LedgerWindow) -> Waits | None:
-    """Return what each rank waits at the border of a step: in the gather and for the control broadcast before it."""
-    gather, count = window.growth("sync_wait_s"), window.growth("sync_waits")
-    control = window.growth("control_wait_s")
-    if not _positive(control):
-        control = None
-    if gather is None or count is None or not _positive(count):
-        gather, count = window.growth("batch_stage_s"), _steps_by_rank(window)
-        if gather is None or count is None or control is None:
-            return None
-    total = gather if control is None else gather + control
-    per_step = _divide(total, count)
-    low = find_low(per_step)
-    gap = 0.0
-    if low is not None:
-        rest = ~low.mask & ~np.isnan(per_step)
-        gap = float(np.median(per_step[rest]) - per_step[low.mask].mean())
-    elapsed, steps = window.elapsed_s, float(np.nanmax(count))
-    cost = None if elapsed is None or elapsed <= 0 else min(gap * steps / elapsed, 1.0)
-    return Waits(per_step, control is not None, low, gap, cost)
-
-
-def _steps_by_rank(window: LedgerWindow) -> FloatArray | None:
-    """Return the steps of each rank where passes are counted."""
-    return window.growth("graph_passes", "eager_passes")
-
-
-def _divide(parts: FloatArray, by: FloatArray) -> FloatArray:
-    """Divide where there is something to divide by; NaN elsewhere."""
-    quotient: FloatArray = np.where(by > 0, parts / np.where(by > 0, by, 1.0), np.nan)
-    return quotient
-
-
-def _step_times(window: LedgerWindow) -> FloatArray | None:
-    """Return the mean step time that each rank tells; ranks without steps are NaN."""
-    for time, count in (("load_decode_step_s", "load_decode_steps"), ("token_gap_s", "token_gaps")):
-        spent, steps = window.growth(time), window.growth(count)
-        if spent is not None and steps is not None and _positive(steps):
-            return _divide(spent, steps)
-    return None
-
-
-def _experts(window: LedgerWindow) -> FloatArray | None:
-    table = window.ledger.expert_tokens
-    if table is None:
-        return None
-    part = table[window.first : window.last + 1]
-    known: list[FloatArray] = [counts for counts in part if not np.isnan(counts).all()]
-    if not known:
-        return None
-    grown = known[-1] - known[0]
-    return known[-1] if len(known) == 1 or (grown < 0).any() else grown
-
-
-def _ages(window: LedgerWindow) -> FloatArray | None:
-    """Return how much older each snapshot is than the freshest of them: hosts' clocks differ from ours."""
-    stamps = window.ledger.values.get("load_stamp_s")
-    if stamps is None:
-        return None
-    latest = stamps[window.last]
-    return None if np.isnan(latest).all() else np.nanmax(latest) - latest
+    return divide(tokens, rows)
 
 
 def _find_reason(window: LedgerWindow, moving: BoolArray, running: FloatArray | None) -> str | None:
@@ -433,6 +394,6 @@ def _find_reason(window: LedgerWindow, moving: BoolArray, running: FloatArray | 
         return "only one rank is shown: there is nothing to compare it with"
     works = window.has_growth and moving.any()
     holds = running is not None and float(np.nansum(running)) > 0
-    if not works and not holds and not _positive(window.level("load_waiting_requests", "waiting_requests")):
+    if not works and not holds and not is_positive(window.level("load_waiting_requests", "waiting_requests")):
         return "no rank has had any work"
     return None

@@ -44,8 +44,12 @@ class LedgerWindow:
         if table is None or not self.has_growth:
             return None
         part = table[self.first : self.last + 1]
+        whole: FloatArray = part[-1] - part[0]
+        steps = np.diff(part, axis=0)
+        if (steps >= 0).all():
+            return whole
         grown = np.full(self.n_ranks, np.nan)
-        for rank in range(self.n_ranks):
+        for rank in np.flatnonzero(~np.isnan(part).all(axis=0)):
             told = part[~np.isnan(part[:, rank]), rank]
             if len(told) > 1:
                 steps = np.diff(told)

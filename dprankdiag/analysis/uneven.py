@@ -43,6 +43,7 @@ def find_high(
     *,
     least_ratio: float = LEAST_RATIO,
     usual_spread: float = USUAL_SPREAD,
+    chance_sd: float | None = None,
 ) -> Uneven | None:
     """Find ranks that have more than the others, up to half of them.
 
@@ -54,6 +55,7 @@ def find_high(
         samples: independent things (requests) each sum consists of.
         spread: standard deviation of one thing over its mean; a count has 0 of its own and 1 in all.
         usual_spread: by which ranks that are treated alike differ anyway, relative.
+        chance_sd: what a sum varies by, where that is known better than from samples and spread.
         least_ratio: no rank with less than this over the others is named.
     """
     told = ~np.isnan(values)
@@ -67,7 +69,8 @@ def find_high(
         least, mean = float(values[high].min()), float(values[told].mean())
         if least < min(LEAST_OVER_MEAN, least_ratio) * mean or least < least_ratio * float(values[rest].max()):
             continue
-        score = _score(values, counts, high, rest, spread, usual_spread)
+        chance = _chance_sd(values, counts, order, rest, spread) if chance_sd is None else chance_sd
+        score = _score(values, high, rest, chance, usual_spread)
         if score >= OUTLIER_SCORE:
             mask = np.zeros(len(values), bool)
             mask[high] = True
@@ -76,18 +79,19 @@ def find_high(
     return None
 
 
-def _score(
-    values: FloatArray, samples: FloatArray, high: list[int], rest: list[int], spread: float, usual_spread: float
-) -> float:
-    usual = float(values[rest].mean())
-    independent = max(float(np.nanmean(samples[rest])), 0.0)
-    everyone = [*high, *rest]
+def _chance_sd(values: FloatArray, samples: FloatArray, everyone: list[int], rest: list[int], spread: float) -> float:
+    """Return what chance gives a sum over as many things as the other ranks have, of the size of all ranks' things."""
     thing = float(values[everyone].sum()) / max(float(np.nansum(samples[everyone])), 1.0)
-    prior = np.hypot(spread * thing * np.sqrt(max(independent, 1.0)), usual_spread * usual)
+    return spread * thing * float(np.sqrt(max(float(np.nanmean(samples[rest])), 1.0)))
+
+
+def _score(values: FloatArray, high: list[int], rest: list[int], chance_sd: float, usual_spread: float) -> float:
+    usual = float(values[rest].mean())
+    prior = float(np.hypot(chance_sd, usual_spread * usual))
     own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
     freedom = len(rest) - 1
     variance = max(prior**2, (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom))
-    return float((values[high].min() - usual) / np.sqrt(variance))
+    return float((values[high].min() - usual) / np.sqrt(variance)) if variance > 0 else float("inf")
 
 
 def find_low(values: FloatArray, chance_sd: float = 0.0) -> Uneven | None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_loads import find_poor_drafts
 from dprankdiag.analysis.ledger_view import LedgerView
-from dprankdiag.analysis.uneven import LEAST_RATIO, find_low
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.classifiers.ledgers import sureness, who_of
 from dprankdiag.model.claims import UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
+from dprankdiag.model.ledgers import BoolArray
 
 
 class LoadSpeculation:
@@ -38,10 +39,8 @@ class LoadSpeculation:
         if int((~np.isnan(seen.accepted)).sum()) < len(seen.ranks):
             yield Abstention(self.cause, "not all ranks tell how many drafted tokens they accept", (), None)
             return
-        rows = max(seen.requests / len(seen.ranks), 1.0)
-        chance_sd = float(np.nanmean(seen.accepted)) / np.sqrt(rows) / 2.0
-        low = find_low(seen.accepted, chance_sd if seen.window.steps is None else chance_sd / 2.0)
-        if low is None or low.ratio < LEAST_RATIO:
+        low = find_poor_drafts(seen)
+        if low is None:
             return
         ranks = seen.names_of(low.mask)
         own, usual = float(np.nanmean(seen.accepted[low.mask])), float(np.nanmean(seen.accepted[~low.mask]))
@@ -55,4 +54,11 @@ class LoadSpeculation:
             (Alternative("load.requests", "as many tokens per request and step, more requests"),),
             sureness(low.score),
             seen.window.span_ns,
+            work_ratio=_collected(seen, low.mask),
         )
+
+
+def _collected(seen: LedgerView, mask: BoolArray) -> float | None:
+    """Return the busiest over the mean requests, if they collect on the ranks of a mask."""
+    high = None if seen.rows is None else seen.rows.uneven
+    return high.work_ratio if high is not None and not (high.mask & ~mask).any() else None

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.ledger_loads import find_load
-from dprankdiag.analysis.ledger_view import LEAST_COST, LedgerView, Waits
+from dprankdiag.analysis.ledger_signals import Waits
+from dprankdiag.analysis.ledger_view import LEAST_COST, LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median

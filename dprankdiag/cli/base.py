@@ -36,6 +36,7 @@ VERBS = {
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
     "rules": "dprankdiag.cli.rules",
+    "grafana": "dprankdiag.cli.grafana",
 }
 """Verb to the module that holds it as `command`; imported when it is needed."""
 

@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
+from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_score import Named
 from dprankdiag.harness.ledger_worlds import LedgerTruth, Tick
 
 Judge = Callable[[Tick], Iterable[Named]]
 """Takes each poll in turn; gives the causes and ranks that hold now."""
+
+CLEAR = 1.5
+"""Uneven load shows once its rank holds so many times what the others hold; requests have to come first."""
+
+FULL = 0.9
+"""Share of a pool from which on requests wait for room."""
 
 SETTLING_S = 180.0
 """So long after a fault its consequences may be named: queues drain, windows slide."""
@@ -33,7 +42,7 @@ class DayScore:
         seconds: length of what was judged.
         polls: how many.
         false: verdicts that no fault explains, by when they came and went.
-        waits_s: seconds from a fault's onset to its right verdict, None where it never came; by fault.
+        waits_s: seconds from when a fault shows to its right verdict, None where it never came; by fault.
         flaps: how often a right verdict went away while its fault was still there.
     """
 
@@ -97,18 +106,39 @@ def follow_day(ticks: Iterable[Tick], truths: Sequence[LedgerTruth], judge: Judg
         judge: called once a poll.
     """
     log = _Log()
+    shown: dict[LedgerTruth, float | None] = {true: None for true in truths if true.accepted}
     polls, first_s, last_s = 0, None, 0.0
     for tick in ticks:
         polls, last_s = polls + 1, tick.seconds
         first_s = tick.seconds if first_s is None else first_s
         log.take(tick.seconds, frozenset(judge(tick)))
+        for true, since_s in shown.items():
+            if since_s is None and true.start_s <= tick.seconds <= true.end_s and _shows(true, tick.state):
+                shown[true] = tick.seconds
     episodes = log.all()
-    shown = [true for true in truths if true.accepted]
     false = tuple(it for it in episodes if not any(_explains(true, it) for true in shown))
     right = {true: [it for it in episodes if _is_right(true, it)] for true in shown}
-    waits = tuple((true, _wait(true, found)) for true, found in right.items())
+    waits = tuple((true, _wait(true, shown[true], found)) for true, found in right.items())
     flaps = sum(max(0, len([it for it in found if it.start_s < true.end_s]) - 1) for true, found in right.items())
     return DayScore(last_s - (first_s or 0.0), polls, false, waits, flaps)
+
+
+def _shows(true: LedgerTruth, state: LedgerState | None) -> bool:
+    """Tell whether a fault has had its effect on what ranks hold."""
+    if state is None:
+        return False
+    mine = np.isin(np.arange(state.ranks), true.ranks)
+    match true.cause:
+        case "load.requests" | "load.idle":
+            held = state.running + state.waiting
+        case "load.context":
+            held = state.used
+        case "load.kv_pressure":
+            return bool((state.used[mine] >= FULL * state.capacity[mine]).all() and (state.waiting[mine] > 0).all())
+        case _:
+            return True
+    others = float(held[~mine].mean()) if not mine.all() else 0.0
+    return bool(held[mine].min(initial=np.inf) >= CLEAR * max(others, 1.0))
 
 
 def _explains(true: LedgerTruth, episode: Episode) -> bool:
@@ -124,6 +154,6 @@ def _is_right(true: LedgerTruth, episode: Episode) -> bool:
     return cause in true.accepted and ranks == true.ranks and _explains(true, episode)
 
 
-def _wait(true: LedgerTruth, found: Sequence[Episode]) -> float | None:
+def _wait(true: LedgerTruth, shown_s: float | None, found: Sequence[Episode]) -> float | None:
     starts = [it.start_s for it in found if it.start_s <= true.end_s]
-    return min(starts) - true.start_s if starts else None
+    return max(0.0, min(starts) - (true.start_s if shown_s is None else shown_s)) if starts else None

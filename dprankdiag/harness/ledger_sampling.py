@@ -44,6 +44,36 @@ def sample_ledger(seed: int, *, healthy: bool | None = None) -> LedgerWorld:
     return _break(world, _TROUBLES[int(draw.integers(len(_TROUBLES)))], draw)
 
 
+ONSET_S = 90.0
+"""When the faults of `sample_onset` begin."""
+
+_SUDDEN: tuple[tuple[Trouble, float], ...] = (
+    ("requests", 0.4),
+    ("context", 0.7),
+    ("prefill", 0.6),
+    ("host", 0.008),
+    ("idle", 1.0),
+    ("cache", 0.0),
+    ("stale", 0.0),
+)
+
+
+def sample_onset(seed: int) -> LedgerWorld:
+    """Draw a world of three minutes in which a fault begins half-way, and polls are a second apart."""
+    draw = np.random.default_rng([seed, 61])
+    kind, size = _SUDDEN[seed % len(_SUDDEN)]
+    known = kind == "cache"
+    world = LedgerWorld(
+        seed=seed,
+        rate_s=float(draw.uniform(12, 28)),
+        prompt_tokens=3000 if known else 1200,
+        hit_ratio=0.8 if known else 0.4,
+        policy="least_requests" if kind == "context" else "round_robin",
+        seconds=2 * ONSET_S,
+    )
+    return _with(world, kind, (int(draw.integers(world.ranks)),), size, ONSET_S)
+
+
 def _draw_deployment(seed: int, draw: np.random.Generator) -> LedgerWorld:
     ranks = int(draw.choice(_SIZES))
     vllm = bool(draw.random() < 0.35)

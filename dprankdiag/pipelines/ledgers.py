@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_loads import FEWEST_A_RANK
 from dprankdiag.analysis.ledger_view import LedgerView, view_ledger
 from dprankdiag.analysis.ledger_window import LedgerWindow
 from dprankdiag.catalog.causes import load_causes
@@ -167,6 +168,9 @@ def tell_even(seen: LedgerView) -> str:
         return f"Cannot tell which rank is slow: {seen.reason}"
     if seen.rows is None and seen.work is None and seen.computed is None:
         return "Cannot tell which rank is slow: neither requests nor tokens are told"
+    if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
+        count = f"{seen.requests:.3g} on {len(seen.ranks)} ranks"
+        return f"Cannot tell which rank is slow: too few requests to compare loads ({count})"
     waits = " and no host is late at step borders" if seen.waits is not None and seen.waits.has_control else ""
     return (
         f"Load even; speed not visible: the {len(seen.ranks)} ranks have even load{waits}; how fast each GPU is, such "

@@ -1,7 +1,7 @@
 """Write the Prometheus rules out: settings put in, every engine series under both its spellings.
 
-Prometheus stores `sglang:x` as `sglang_x` where the engine's client library asks for escaped names, so each metric of an
-engine is looked up under both. Copies of one rank (attention TP runs a scheduler per GPU) are folded, never summed.
+Prometheus stores `sglang:x` as `sglang_x` where the engine's client library escapes names, so each metric of an engine
+is looked up under both. Copies of one rank (attention TP runs a scheduler per GPU) are folded, never summed.
 """
 
 from __future__ import annotations

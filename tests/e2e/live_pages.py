@@ -26,7 +26,7 @@ class Page:
     underscores: bool = False
 
     def render(self, elapsed_s: float) -> str:
-        """Write the page as it is some seconds after the first moment; gauges go to and fro between their two values."""
+        """Write the page some seconds after the first moment; gauges go to and fro between their two values."""
         lines = []
         share = elapsed_s / self.seconds
         for series, after in self.after.items():

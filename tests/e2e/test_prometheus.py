@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.e2e.live_pages import Page, read_measured, read_page, serve_pages
-from tests.e2e.prometheus import Server, find_tool, run_prometheus
+from tests.prometheus import Server, find_tool, run_prometheus
 
 pytestmark = pytest.mark.slow
 
@@ -143,3 +145,36 @@ def test_no_rule_fails(watched: Watched) -> None:
     for group in watched.server.ask("rules")["groups"]:
         for rule in group["rules"]:
             assert rule["health"] == "ok", (rule["name"], rule.get("lastError"))
+
+
+NEEDS_MORE = {
+    "Retractions and preemptions by rank",
+    "Tokens routed to each GPU's experts",
+    "Expert balancedness",
+    "Lost time as dprankdiag watch sees it",
+}
+"""Panels whose series no page served here has with a value above 0, or at all."""
+
+
+def _list_panels() -> list[tuple[str, str]]:
+    board = json.loads((ROOT / "dashboards" / "grafana" / "dprankdiag.json").read_text("utf-8"))
+    return [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel.get("targets", ())]
+
+
+@pytest.mark.parametrize("title, expr", _list_panels())
+def test_every_panel_of_the_dashboard_shows_something(watched: Watched, title: str, expr: str) -> None:
+    query = expr.replace("$job", ".+").replace("$instance", ".*")
+    result = watched.server.ask("query", query=query)["result"]
+    assert result or title in NEEDS_MORE
+    if result and title not in NEEDS_MORE:
+        assert any(float(sample["value"][1]) > 0 for sample in result)
+
+
+def test_the_verdict_row_counts_ranks_and_alerts(watched: Watched) -> None:
+    queries = dict(_list_panels())
+    ranks = queries["Ranks seen by the rules"].replace("$job", "two-deployments").replace("$instance", ".*")
+    alerts = queries["Alerts firing"].replace("$job", "count-skew")
+    assert watched.server.ask("query", query=ranks)["result"][0]["value"][1] == "16"
+    assert watched.server.ask("query", query=alerts)["result"][0]["value"][1] == "1"
+    nothing = queries["Ranks seen by the rules"].replace("$job", "no-such-job").replace("$instance", ".*")
+    assert watched.server.ask("query", query=nothing)["result"][0]["value"][1] == "0"

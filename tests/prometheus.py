@@ -1,4 +1,4 @@
-"""Run a real Prometheus on loopback, in a folder of its own, with our rules."""
+"""Run promtool, and a real Prometheus on loopback in a folder of its own."""
 
 from __future__ import annotations
 
