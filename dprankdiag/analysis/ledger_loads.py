@@ -11,7 +11,7 @@ import numpy as np
 
 from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
 from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_low
-from dprankdiag.model.ledgers import BoolArray
+from dprankdiag.model.ledgers import BoolArray, FloatArray
 
 Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
 
@@ -24,7 +24,8 @@ FEWEST_A_RANK = 2.0
 FULL_POOL, ROOM = 0.9, 0.8
 """Share in use from which a KV pool is full, and up to which others have room."""
 
-FEWEST_WAITING = 3.0
+FEWEST_WAITING, BRIMFUL = 3.0, 0.97
+"""So many wait, or the pool holds next to nothing more: one request waits anywhere for a moment."""
 
 LEAST_REQUESTS = 1.5
 """Requests on a rank, on average, from which some could be moved away."""
@@ -122,18 +123,34 @@ def is_slow_itself(seen: LedgerView) -> bool:
 
 def find_full(seen: LedgerView) -> BoolArray | None:
     """Find ranks whose KV pool is full, so that requests wait, although they hold and run no more than the others."""
-    usage, waiting = seen.kv_usage, seen.window.level("load_waiting_requests", "waiting_requests")
-    if usage is None or waiting is None or seen.running is None or np.isnan(usage).all():
+    usage, queue = seen.kv_usage, count_queued(seen)
+    if usage is None or queue is None or seen.running is None or np.isnan(usage).all():
         return None
-    full = (np.nan_to_num(usage) >= FULL_POOL) & (np.nan_to_num(waiting) >= FEWEST_WAITING)
+    full = (np.nan_to_num(usage) >= FULL_POOL) & (queue >= 1.0)
     if not full.any() or full.all():
         return None
+    if seen.held is not None and seen.held.source.endswith("tokens") and _stands_out(seen.held, full):
+        return None
+    surely = float(queue[full].mean()) >= FEWEST_WAITING or float(usage[full].min()) >= BRIMFUL
     others = float(np.nanmean(usage[~full]))
     running = _ratio(seen.running, full)
-    if _stands_out(seen.held, full):
-        return None
-    queues = float(np.nanmean(waiting[full])) > 2.0 * float(np.nanmax(waiting[~full]))
-    return full if others <= ROOM and queues and (running is None or running <= LEAST_RATIO) else None
+    alone = float(queue[full].mean()) > 2.0 * float(queue[~full].max())
+    evenly = running is None or running <= LEAST_RATIO
+    return full if surely and alone and evenly and others <= ROOM else None
+
+
+def count_queued(seen: LedgerView) -> FloatArray | None:
+    """Return the requests of each rank that wait, in whatever queue; None if no queue is told."""
+    waiting = seen.window.level("load_waiting_requests", "waiting_requests")
+    other = [seen.window.level(*names) for names in _OTHER_QUEUES]
+    told = [one for one in (waiting, *other) if one is not None]
+    return np.max([np.nan_to_num(one) for one in told], axis=0) if told else None
+
+
+_OTHER_QUEUES = (
+    ("load_prealloc_requests", "decode_prealloc_requests"),
+    ("load_retracted_requests",),
+)
 
 
 def _find_idle(seen: LedgerView) -> LoadFound | None:

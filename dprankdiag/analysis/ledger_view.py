@@ -17,7 +17,7 @@ from dprankdiag.analysis.ledger_signals import (
 )
 from dprankdiag.analysis.ledger_window import LedgerWindow
 from dprankdiag.analysis.uneven import Uneven, find_high
-from dprankdiag.model.ledgers import BoolArray, FloatArray
+from dprankdiag.model.ledgers import BoolArray, FloatArray, Ledger
 
 ROWS_EVEN = 0.1
 """Request counts within this of each other are even (DESIGN 3: context goes before requests then)."""
@@ -89,6 +89,7 @@ class LedgerView:
         arrivals: requests that came to each rank over the window; None if not counted.
         slow: ranks whose own steps take longer; nobody stands out in lockstep.
         has_dp_attention: steps of DP attention are counted.
+        missing: ranks that should be there and tell nothing.
         moving: ranks of which a counter of work has grown.
         frozen: ranks whose gauges are left over from earlier work.
     """
@@ -117,6 +118,7 @@ class LedgerView:
     arrivals: FloatArray | None = None
     slow: Uneven | None = None
     has_dp_attention: bool = False
+    missing: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -128,8 +130,21 @@ class LedgerView:
         return tuple(rank for rank, named in zip(self.ranks, positions, strict=True) if named)
 
 
-def view_ledger(window: LedgerWindow) -> LedgerView:
-    """Take the numbers of a window."""
+def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, ...]:
+    """List ranks that should be there and are not: by what the user or the engine says, else gaps in the numbers."""
+    told = expect_ranks or ledger.facts.get("num_dp_ranks")
+    count = int(told) if isinstance(told, (int, float)) and told else 0
+    count = max(count, max(ledger.ranks, default=-1) + 1)
+    first = min(ledger.ranks, default=0) if not told else 0
+    return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
+
+
+def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> LedgerView:
+    """Take the numbers of a window.
+
+    Args:
+        expect_ranks: how many DP ranks there should be.
+    """
     if not window.ledger.ranks:
         return _view_without_ranks(window)
     moving = _find_moving(window)
@@ -172,6 +187,7 @@ def view_ledger(window: LedgerWindow) -> LedgerView:
         ages_s=measure_ages(window),
         requests=_count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
+        missing=find_missing(window.ledger, expect_ranks),
     )
 
 

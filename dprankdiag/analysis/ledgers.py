@@ -141,7 +141,7 @@ def _join_streams(
     place: str, streams: Sequence[_Stream], interval_s: float | None, sources: Sequence[Source]
 ) -> Ledger:
     ordered = sorted(streams, key=lambda one: _rate_interface(one.first.interface))
-    telling = [one for one in ordered if one.first.ranks or one.first.expert_tokens is not None]
+    telling = _leave_out_logs([one for one in ordered if one.first.ranks or one.first.expert_tokens is not None])
     ranks = tuple(sorted({rank for one in telling for rank in _all_ranks(one)}))
     axis = _make_axis(telling, interval_s)
     values: dict[str, FloatArray] = {}
@@ -168,6 +168,12 @@ def _join_streams(
         tuple(source for source in sources if source.path in wheres),
         tuple(dict.fromkeys(note for one in streams for note in (*one.notes, *_warnings(one)))),
     )
+
+
+def _leave_out_logs(streams: list[_Stream]) -> list[_Stream]:
+    """Use a log only where nothing else tells of ranks: it says the same less exactly, and of other times."""
+    exact = [one for one in streams if not one.first.interface.endswith("-log")]
+    return exact or streams
 
 
 def _rate_interface(interface: str) -> int:

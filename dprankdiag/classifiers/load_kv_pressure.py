@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.ledger_loads import find_full
+from dprankdiag.analysis.ledger_loads import count_queued, find_full
 from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.uneven import find_high
 from dprankdiag.classifiers.base import name_numbers
@@ -78,7 +78,7 @@ def _retractions(counts: FloatArray, mask: BoolArray) -> Evidence:
 
 
 def _queue(seen: LedgerView, mask: BoolArray) -> Evidence:
-    waiting = seen.window.level("load_waiting_requests", "waiting_requests")
+    waiting = count_queued(seen)
     assert waiting is not None
     own, usual = float(np.nanmean(waiting[mask])), float(np.nanmean(waiting[~mask]))
     text = f"{own:.3g} requests wait, the others' {usual:.3g}, although it runs no more than they do"

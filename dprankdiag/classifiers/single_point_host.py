@@ -156,6 +156,11 @@ class SinglePointHost:
             return
         if waits.low is not None and not _is_loaded(seen, waits.low.mask):
             suspects = seen.names_of(waits.low.mask)
+            if seen.missing:
+                yield Abstention(
+                    self.cause, say_unrecorded(seen.missing), ("all ranks",), "/metrics of every node twice"
+                )
+                return
             if not waits.has_control and len(suspects) > 1:
                 yield Abstention(self.cause, _suspects(suspects), ("scheduler_stage_seconds_total",), _CONTROL_WITH)
                 return

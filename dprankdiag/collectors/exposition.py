@@ -142,6 +142,7 @@ class _Scan(Generic[Place]):
 
     def __init__(self, is_cut: bool) -> None:
         self.values: dict[str, tuple[Place, float]] = {}
+        self.torn: set[str] = set()
         self.names: dict[str, None] = {}
         self.prefixes: set[str] = set()
         self.skipped: dict[str, int] = {"last lines cut short": 1} if is_cut else {}
@@ -155,10 +156,16 @@ class _Scan(Generic[Place]):
         except ValueError:
             self.skip("values that are no number")
             return
-        if identity in self.values:
-            self.skip("series told twice, the last taken")
+        if identity in self.torn:
+            return
+        told = self.values.get(identity)
+        if told is not None and told[1] != value:
+            self.skip("series told twice, with values that differ")
+            self.torn.add(identity)
             del self.values[identity]
-        if math.isfinite(value):
+        elif told is not None:
+            self.skip("series told twice")
+        elif math.isfinite(value):
             self.values[identity] = (place, value)
         elif math.isinf(value):
             self.skip("infinite values")

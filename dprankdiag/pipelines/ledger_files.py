@@ -66,6 +66,9 @@ def read_ledger_file(path: Path) -> LedgerFile:
     damaged = [error for error in refusals if isinstance(error, DamagedInput)]
     if damaged and len(damaged) == len(refusals):
         raise damaged[0]
+    if body.lstrip()[:6] in (b"# HELP", b"# TYPE"):
+        what = "a page of metrics without a number of any rank: no data, and no sign that ranks are gone"
+        raise DamagedInput(what, where=str(path), mend="scrape it again; SGLang needs --enable-metrics")
     mend = "give the answer of /metrics, /v1/loads, /get_load or /server_info as it came"
     raise InputError("holds no number that an engine tells of its ranks", where=str(path), mend=mend)
 

@@ -45,21 +45,23 @@ NOT_SHOWN = (
 _DP_ATTENTION_WITH = "SGLANG_ENABLE_METRICS_DP_ATTENTION=1 beside --enable-metrics (SGLang >= 0.5.22)"
 
 
-def view_whole(ledger: Ledger) -> LedgerView:
-    """View a ledger from its first moment to its last."""
-    return view_ledger(LedgerWindow(ledger, 0, max(ledger.n_moments - 1, 0)))
+def view_whole(ledger: Ledger, expect_ranks: int | None = None) -> LedgerView:
+    """View a ledger from its first moment to its last.
+
+    Args:
+        expect_ranks: how many DP ranks there should be.
+    """
+    return view_ledger(LedgerWindow(ledger, 0, max(ledger.n_moments - 1, 0)), expect_ranks)
 
 
-def diagnose_view(seen: LedgerView, expect_ranks: int | None = None, lasting: Sequence[Finding] = ()) -> Diagnosis:
+def diagnose_view(seen: LedgerView, lasting: Sequence[Finding] = ()) -> Diagnosis:
     """Judge a ledger over a window.
 
     Args:
         lasting: what was found from moment to moment within it.
-        expect_ranks: how many DP ranks there should be.
     """
     claims, abstentions = judge_view(seen)
-    missing = find_missing(seen.window.ledger, expect_ranks)
-    return conclude_ledger(seen, [*lasting, *_add(claims, seen, lasting)], abstentions, missing)
+    return conclude_ledger(seen, [*lasting, *_add(claims, seen, lasting)], abstentions)
 
 
 def _add(claims: Sequence[UntimedClaim], seen: LedgerView, lasting: Sequence[Finding]) -> Iterator[Finding]:
@@ -108,15 +110,6 @@ def rate_claim(claim: UntimedClaim) -> Severity:
     return cause.default_severity
 
 
-def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, ...]:
-    """List ranks that should be there and are not: by what the user or the engine says, else gaps in the numbers."""
-    told = expect_ranks or ledger.facts.get("num_dp_ranks")
-    count = int(told) if isinstance(told, (int, float)) and told else 0
-    count = max(count, max(ledger.ranks, default=-1) + 1)
-    first = min(ledger.ranks, default=0) if not told else 0
-    return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
-
-
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "info")
 
 
@@ -124,7 +117,6 @@ def conclude_ledger(
     seen: LedgerView,
     findings: Sequence[Finding],
     abstentions: Sequence[Abstention],
-    missing: tuple[int, ...] = (),
 ) -> Diagnosis:
     """Make the diagnosis of a ledger from its findings, the gravest first."""
     ledger = seen.window.ledger
@@ -145,7 +137,7 @@ def conclude_ledger(
             *_not_enabled(seen),
             *abstain_by_input(kind, rest, ordered),
         ),
-        tuple(_notes(seen, missing)),
+        tuple(_notes(seen)),
         _time(seen),
     )
 
@@ -196,15 +188,16 @@ def _not_enabled(seen: LedgerView) -> Iterator[Abstention]:
     yield Abstention("load.unknown", text, ("dp_attention_*",), _DP_ATTENTION_WITH)
 
 
-def _notes(seen: LedgerView, missing: tuple[int, ...]) -> Iterator[str]:
+def _notes(seen: LedgerView) -> Iterator[str]:
     ledger = seen.window.ledger
     yield from ledger.notes
     if not seen.window.has_growth:
         yield "only one moment is told: counters need two"
     elif ledger.seconds is None:
         yield "no answer tells the seconds between moments: shares and means per step are judged, rates are not"
-    if missing:
-        yield f"{name_numbers(missing)}: should be there, told nothing; a missing rank is a suspect, not a healthy one"
+    if seen.missing:
+        names = name_numbers(seen.missing)
+        yield f"{names}: should be there, told nothing; a missing rank is a suspect, not a healthy one"
     for name, table in (("load answers", "load_running_requests"), ("metrics", "running_requests")):
         silent = _find_silent(ledger, table)
         if silent and ledger.facts.get(f"absent:{table}") is None:

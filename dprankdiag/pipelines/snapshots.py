@@ -29,8 +29,8 @@ def diagnose_ledger_files(
         UsageError: two targets with equal labels cannot be told apart.
     """
     ledgers = name_ledgers(join_files(files, interval_s), {file.name for file in files if file.name is not None})
-    views = [view_whole(ledger) for ledger in ledgers]
-    diagnoses = [diagnose_view(view, expect_ranks, find_lasting(view.window.ledger)) for view in views]
+    views = [view_whole(ledger, expect_ranks) for ledger in ledgers]
+    diagnoses = [diagnose_view(view, find_lasting(view.window.ledger, expect_ranks)) for view in views]
     return join_diagnoses(diagnoses, ()), tabulate_ledgers(views)
 
 
@@ -45,6 +45,6 @@ def name_ledgers(ledgers: Sequence[Ledger], given: Collection[str]) -> list[Ledg
     ]
 
 
-def find_lasting(ledger: Ledger) -> list[Finding]:
+def find_lasting(ledger: Ledger, expect_ranks: int | None = None) -> list[Finding]:
     """List what lasts within a ledger that is long enough to be followed from moment to moment."""
-    return find_episodes(ledger) if is_series(ledger) else []
+    return find_episodes(ledger, expect_ranks) if is_series(ledger) else []

@@ -124,17 +124,19 @@ def _gravity(finding: Finding) -> tuple[int, float, str, str]:
     return _SEVERITIES.index(finding.severity), -finding.confidence, finding.engine, finding.cause
 
 
-def judge_moment(ledger: Ledger, last: int, window_s: float = WINDOW_S) -> tuple[LedgerView, list[Finding]]:
+def judge_moment(
+    ledger: Ledger, last: int, window_s: float = WINDOW_S, expect_ranks: int | None = None
+) -> tuple[LedgerView, list[Finding]]:
     """Judge the window that ends at a moment.
 
     Args:
         ledger: with seconds.
     """
-    seen = _view(ledger, last, window_s)
+    seen = _view(ledger, last, window_s, expect_ranks)
     findings = _judge(seen)
     if ledger.seconds is not None and window_s > SHORT_S:
         known = {_class_of(finding) for finding in findings}
-        findings += [one for one in _judge(_view(ledger, last, SHORT_S)) if _class_of(one) not in known]
+        findings += [one for one in _judge(_view(ledger, last, SHORT_S, expect_ranks)) if _class_of(one) not in known]
     return seen, findings
 
 
@@ -142,11 +144,11 @@ def _class_of(finding: Finding) -> str:
     return finding.cause.split(".")[0]
 
 
-def _view(ledger: Ledger, last: int, window_s: float) -> LedgerView:
+def _view(ledger: Ledger, last: int, window_s: float, expect_ranks: int | None) -> LedgerView:
     first = last
     if ledger.seconds is not None:
         first = int(np.searchsorted(ledger.seconds, ledger.seconds[last] - window_s - 1e-6))
-    return view_ledger(LedgerWindow(ledger, first, last))
+    return view_ledger(LedgerWindow(ledger, first, last), expect_ranks)
 
 
 def _judge(seen: LedgerView) -> list[Finding]:
@@ -168,7 +170,7 @@ def is_series(ledger: Ledger) -> bool:
     return float(ledger.seconds[-1]) >= 2 * WINDOW_S
 
 
-def find_episodes(ledger: Ledger) -> list[Finding]:
+def find_episodes(ledger: Ledger, expect_ranks: int | None = None) -> list[Finding]:
     """Follow a recording from moment to moment and list what lasted, when, and how it came."""
     assert ledger.seconds is not None
     tracker = Tracker()
@@ -180,7 +182,7 @@ def find_episodes(ledger: Ledger) -> list[Finding]:
         at_s = float(ledger.seconds[place])
         if at_s < WINDOW_S / 2:
             continue
-        _, findings = judge_moment(ledger, place)
+        _, findings = judge_moment(ledger, place, expect_ranks=expect_ranks)
         for finding in tracker.observe(at_s, findings):
             known = spans.setdefault((finding.cause, finding.ranks), [])
             since_s = (finding.onset_ns or 0) / NS_PER_S

@@ -17,7 +17,7 @@ from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.failures import UNKNOWN, Failures, Told, find_base
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
-from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, find_missing, judge_view, view_whole
+from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, judge_view, view_whole
 from dprankdiag.pipelines.live import join_live
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
@@ -68,7 +68,7 @@ class Watcher:
         seen: list[LedgerView] = []
         shown: list[Finding] = []
         for ledger in self._take_in(told, at_ns):
-            view, findings = judge_moment(ledger, ledger.n_moments - 1, self.window_s)
+            view, findings = judge_moment(ledger, ledger.n_moments - 1, self.window_s, self.expect_ranks)
             seen.append(view)
             shown += findings
         lasting = self._tracker.observe(at_ns / NS_PER_S, shown)
@@ -76,8 +76,8 @@ class Watcher:
 
     def conclude_once(self, told: Sequence[Told], at_ns: int) -> Report:
         """Take in a tick and judge all that was told so far together, without asking that it lasts."""
-        seen = [view_whole(ledger) for ledger in self._take_in(told, at_ns)]
-        return self._report([diagnose_view(view, self.expect_ranks) for view in seen], seen, at_ns)
+        seen = [view_whole(ledger, self.expect_ranks) for ledger in self._take_in(told, at_ns)]
+        return self._report([diagnose_view(view) for view in seen], seen, at_ns)
 
     def _take_in(self, told: Sequence[Told], at_ns: int) -> list[Ledger]:
         """Keep a tick and join what is kept of engines that told something in it: no data is no verdict.
@@ -100,8 +100,7 @@ class Watcher:
         engine = seen.window.ledger.name
         named = [finding for finding in lasting if finding.engine == engine]
         _, abstentions = judge_view(seen)
-        missing = find_missing(seen.window.ledger, self.expect_ranks)
-        diagnosis = conclude_ledger(seen, named, abstentions, missing)
+        diagnosis = conclude_ledger(seen, named, abstentions)
         pending = tuple(_list_pending([finding for finding in shown if finding.engine == engine], named))
         headline = diagnosis.headline
         if not named:
