@@ -211,7 +211,7 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
 
 
 def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:
-    """Tell whether ranks with more attention hold more KV tokens beyond chance; else a few long prompts made the work."""
+    """Tell whether ranks with more attention hold more KV tokens beyond chance; else a few long prompts made it."""
     if seen.held is None:
         return True
     return seen.held.uneven is not None and bool((seen.held.uneven.mask & mask).any())
