@@ -2,10 +2,16 @@
 
 from dprankdiag.classifiers.base import Classifier, DumpClassifier, WaitClassifier
 from dprankdiag.classifiers.communication_fabric import CommunicationFabric
+from dprankdiag.classifiers.ledger_inconsistent import LedgerInconsistent
+from dprankdiag.classifiers.ledger_stale import LedgerStale
+from dprankdiag.classifiers.ledgers import LedgerClassifier
+from dprankdiag.classifiers.load_cache import LoadCache
 from dprankdiag.classifiers.load_context import LoadContext
 from dprankdiag.classifiers.load_idle import LoadIdle
+from dprankdiag.classifiers.load_kv_pressure import LoadKvPressure
 from dprankdiag.classifiers.load_prefill import LoadPrefill
 from dprankdiag.classifiers.load_requests import LoadRequests
+from dprankdiag.classifiers.load_speculation import LoadSpeculation
 from dprankdiag.classifiers.load_unknown import LoadUnknown
 from dprankdiag.classifiers.single_point_gpu import SinglePointGpu
 from dprankdiag.classifiers.single_point_host import SinglePointHost
@@ -41,5 +47,27 @@ BY_WAITS: tuple[WaitClassifier, ...] = (SinglePointUnknown(), SinglePointLink())
 BY_DUMPS: tuple[DumpClassifier, ...] = (StallAbsent(),)
 """Every classifier that judges Flight Recorder dumps."""
 
-PAGES: tuple[Classifier | DumpClassifier, ...] = (*ALL, *BY_DUMPS)
+ONLY_BY_LEDGERS: tuple[LedgerClassifier, ...] = (
+    LoadCache(),
+    LoadKvPressure(),
+    LoadSpeculation(),
+    LedgerStale(),
+    LedgerInconsistent(),
+)
+"""What no trace shows."""
+
+BY_LEDGERS: tuple[LedgerClassifier, ...] = (
+    SinglePointHost(),
+    SinglePointUnknown(),
+    LoadIdle(),
+    LoadPrefill(),
+    LoadContext(),
+    LoadRequests(),
+    LoadUnknown(),
+    StructuralExpert(),
+    *ONLY_BY_LEDGERS,
+)
+"""Every classifier that judges ledgers."""
+
+PAGES: tuple[Classifier | DumpClassifier | LedgerClassifier, ...] = (*ALL, *BY_DUMPS, *ONLY_BY_LEDGERS)
 """One classifier a cause, whatever it judges by; its docstring is the cause's page."""

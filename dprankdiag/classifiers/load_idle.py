@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.classifiers.base import claim_loads
-from dprankdiag.model.claims import Claim
+from dprankdiag.classifiers.ledgers import claim_ledger_load
+from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention
 
 
@@ -21,7 +23,8 @@ class LoadIdle:
     idle ranks.
 
     *How we tell it apart*: a rank counts as idle where its attention is below a twentieth of the busy ranks' in at
-    least half of the steps.
+    least half of the steps. In a ledger: by the steps counted as idle, else by counters that stand while others grow;
+    fewer requests than ranks, or so few that chance alone leaves ranks empty, are no finding.
 
     *What to do*: spread the requests over all ranks, or serve this load with fewer ranks.
     """
@@ -31,3 +34,7 @@ class LoadIdle:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the attention standouts of this kind."""
         yield from claim_loads(seen, skews, self.cause, "idle", " while others have none")
+
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim an uneven load of this kind."""
+        yield from claim_ledger_load(seen, self.cause, "idle", "all the work, the other ranks only keep step")

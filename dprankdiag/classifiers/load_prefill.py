@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.classifiers.base import claim_loads
-from dprankdiag.model.claims import Claim
+from dprankdiag.classifiers.ledgers import claim_ledger_load
+from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention
 
 
@@ -22,7 +24,8 @@ class LoadPrefill:
     *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than
     on the others; where ranks take turns, in their turn. Where all ranks run such kernels, batch annotations must
     show that the rank's prompt tokens exceed the others' as its work does. Sums over a recording say nothing here:
-    they can be equal on all ranks while every step waits for somebody's prompt.
+    they can be equal on all ranks while every step waits for somebody's prompt. In a ledger: the rank computes more
+    prompt tokens than its requests explain, and holds no more KV tokens than the others.
 
     *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several
     ranks have some.
@@ -33,3 +36,9 @@ class LoadPrefill:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the attention standouts of this kind."""
         yield from claim_loads(seen, skews, self.cause, "prefill", " with prefill in its batch")
+
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim an uneven load of this kind."""
+        yield from claim_ledger_load(
+            seen, self.cause, "prefill", "more prompts computed than on the others, which wait"
+        )

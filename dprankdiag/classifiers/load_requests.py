@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.classifiers.base import claim_loads
-from dprankdiag.model.claims import Claim
+from dprankdiag.classifiers.ledgers import claim_ledger_load
+from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention
 
 
@@ -23,7 +25,8 @@ class LoadRequests:
     *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show;
     kernels of equal work do not grow. Where batches are padded to the longest, work after the gather grows on every
     rank as the busiest rank's rows do, and no wait shows it: its price is added where the rows change between steps
-    and annotations tell them, else the finding says that it is not known.
+    and annotations tell them, else the finding says that it is not known. In a ledger: requests stand
+    out beyond what random routing gives, and explain at least half of the excess in attention.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
     tokens; loosen session affinity.
@@ -34,3 +37,7 @@ class LoadRequests:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the attention standouts of this kind."""
         yield from claim_loads(seen, skews, self.cause, "requests", ", and more requests")
+
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim an uneven load of this kind."""
+        yield from claim_ledger_load(seen, self.cause, "requests", "more requests than the others")

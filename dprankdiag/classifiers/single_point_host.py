@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_loads import find_load
+from dprankdiag.analysis.ledger_signals import Waits
+from dprankdiag.analysis.ledger_view import LEAST_COST, LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
@@ -14,6 +17,7 @@ from dprankdiag.classifiers.base import (
     lift_off,
     members,
     name_culprits,
+    name_numbers,
     period_of,
     ranks_of,
     scale,
@@ -22,9 +26,10 @@ from dprankdiag.classifiers.base import (
     when_of,
     who_of,
 )
-from dprankdiag.model.claims import Claim
+from dprankdiag.classifiers.ledgers import show_s, sureness
+from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
-from dprankdiag.units import format_ns
+from dprankdiag.units import format_ns, format_ratio
 
 _ALTERNATIVES = (
     Alternative("single_point.gpu", "longer kernels at equal work instead of idle gaps"),
@@ -46,7 +51,9 @@ class SinglePointHost:
     is a level outside what the peers scatter. Most ranks of a group are called late if two or more launch in time
     and wait for the others as long as those stand idle. Without launch calls in the recording the idle time is only
     an upper bound and is priced as such. Idle time that all ranks share at a step border is a meeting of the CPUs
-    and nobody's fault here.
+    and nobody's fault here. In SGLang's ledger: the late rank is the one that waits least at the border of steps, in
+    the gather and for the control broadcast before it taken together, at loads that are even. Without the broadcast
+    wait a late rank 0 is not seen, and a rank that sits behind a late one in the broadcast tree looks late as well.
 
     *What to do*: pin the process to cores of the GPU's NUMA node, look at what the CPU did in the stalls (OS calls,
     scheduler rows, annotated ranges), move garbage collection and logging out of the step, isolate the cores.
@@ -139,6 +146,30 @@ class SinglePointHost:
                 spread_ns=standout.spread,
             )
 
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim the ranks that wait least at step borders, if their load does not explain it."""
+        if seen.reason is not None or seen.window.ledger.engine != "sglang":
+            return
+        waits = seen.waits
+        if waits is None:
+            yield Abstention(self.cause, "waits at step borders are not told", _WAIT_SERIES, _WAITS_WITH)
+            return
+        if waits.low is not None and not _is_loaded(seen, waits.low.mask):
+            suspects = seen.names_of(waits.low.mask)
+            if seen.missing:
+                text = f"{name_numbers(seen.missing)} tell nothing: the slowest may be one that is not seen"
+                yield Abstention(self.cause, text, ("all ranks",), "/metrics of every node twice")
+                return
+            if not waits.has_control and len(suspects) > 1:
+                yield Abstention(self.cause, _suspects(suspects), ("scheduler_stage_seconds_total",), _CONTROL_WITH)
+                return
+            if waits.cost_ratio is None or waits.cost_ratio >= LEAST_COST:
+                yield _claim_late(self.cause, seen, waits, suspects)
+                return
+        if not waits.has_control:
+            text = "the wait for the control broadcast is not told: a late rank 0 would not show"
+            yield Abstention(self.cause, text, ("scheduler_stage_seconds_total",), _CONTROL_WITH)
+
 
 def _times(stalls_ns: FloatArray) -> str:
     typical = format_ns(float(np.median(stalls_ns)))
@@ -204,3 +235,49 @@ def _waiting_in_all(seen: Observations, ranks: tuple[int, ...]) -> Iterator[Evid
             None,
             seen.n_steps,
         )
+
+
+_WAIT_SERIES = ("dp_attention_sync_wait_seconds", "scheduler_stage_seconds_total")
+_WAITS_WITH = (
+    "SGLANG_ENABLE_METRICS_DP_ATTENTION=1 with --enable-metrics (SGLang >= 0.5.22), /metrics of every node twice"
+)
+_CONTROL_WITH = "SGLang >= 0.5.20 with --enable-metrics: scheduler_stage_seconds_total by rank"
+
+
+def _is_loaded(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether some of the ranks have more load than others: that is why these wait for them."""
+    load = find_load(seen)
+    return load is not None and bool((load.mask & mask).any())
+
+
+def _suspects(ranks: tuple[int, ...]) -> str:
+    return (
+        f"{name_numbers(ranks)} wait least in the gather: one of them is late and the others may only sit behind it in "
+        "the control broadcast, whose wait is not told"
+    )
+
+
+def _claim_late(cause: str, seen: LedgerView, waits: Waits, ranks: tuple[int, ...]) -> UntimedClaim:
+    assert waits.low is not None
+    mask, per_step = waits.low.mask, waits.per_step_s
+    own, usual = float(np.nanmean(per_step[mask])), float(np.nanmedian(per_step[~mask]))
+    text = f"waits {show_s(own)} at a step border, the others {show_s(usual)}"
+    steps = seen.window.steps
+    count = None if steps is None else round(steps)
+    cost = "" if waits.cost_ratio is None else f"; costs at most {format_ratio(waits.cost_ratio)} of the time"
+    return UntimedClaim(
+        cause,
+        ranks,
+        "one" if len(ranks) == 1 else "group",
+        f"{name_numbers(ranks)}: the others wait for its host: it {text}, at even load{cost}",
+        (Evidence("border_wait_ns", own * 1e9, "ns", text, usual * 1e9, count),),
+        (
+            Alternative(
+                "single_point.gpu", "kernels of equal work that take longer: a host may wait for its GPU (a trace)"
+            ),
+            Alternative("load.unknown", "more attention work on that rank"),
+        ),
+        sureness(waits.low.score),
+        seen.window.span_ns,
+        lost_ratio=waits.cost_ratio,
+    )

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.awaited import WaitView
+from dprankdiag.analysis.ledger_loads import find_load
+from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.classifiers.base import (
@@ -19,6 +21,7 @@ from dprankdiag.classifiers.base import (
     when_of,
     who_of,
 )
+from dprankdiag.classifiers.ledgers import claim_slow_engine
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
@@ -117,3 +120,8 @@ class SinglePointUnknown:
                 ),
                 line.support,
             )
+
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim engines that step more slowly than the others at even load, where each steps on its own."""
+        if seen.reason is None and find_load(seen) is None:
+            yield from claim_slow_engine(seen, self.cause)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.experts import ExpertSkew
+from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
-from dprankdiag.analysis.statistics import FloatArray
-from dprankdiag.classifiers.base import ONSET_STEPS, show_culprits, unseen_member
-from dprankdiag.model.claims import Claim, Undo
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.uneven import find_high
+from dprankdiag.classifiers.base import ONSET_STEPS, name_numbers, show_culprits, times, unseen_member
+from dprankdiag.classifiers.ledgers import sureness, who_of
+from dprankdiag.model.claims import Claim, Undo, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 
 ALIKE = 0.7
@@ -31,7 +34,9 @@ class StructuralExpert:
 
     *How we tell it apart*: the excess sits after the gather, in expert kernels only, at the same layers throughout;
     kernels of equal work and attention are not longer. A layer counts if its mean ratio over the steps lies beyond
-    both its own error and five per cent.
+    both its own error and five per cent. In a ledger: tokens routed to the experts of each GPU, layer by layer, where
+    the engine counts them; the sum over the layers hides hot experts that differ from layer to layer, so each layer is
+    judged.
 
     *What to do*: turn on or refresh expert placement (EPLB), add redundant experts for the hot layers, use a finer
     expert parallelism; check where padding tokens are routed.
@@ -56,6 +61,47 @@ class StructuralExpert:
             return
         for skew in skews.experts:
             yield _claim(seen, skew, self.cause)
+
+    def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
+        """Claim GPUs whose experts get more tokens than the others' in most layers, or layers with one each."""
+        if seen.experts is None:
+            return
+        highs = [find_high(layer, layer / TOKENS_ALIKE) for layer in seen.experts]
+        hot = [number for number, high in enumerate(highs) if high is not None]
+        if 2 * len(hot) < len(highs):
+            return
+        often = np.sum([high.mask for high in highs if high is not None], axis=0) * 2 >= len(hot)
+        yield _claim_counts(self.cause, seen, np.asarray(often), hot)
+
+
+TOKENS_ALIKE = 64.0
+"""Tokens of one sequence go to the same experts more often than not; so many are taken to count as one."""
+
+
+def _claim_counts(cause: str, seen: LedgerView, often: BoolArray, hot: list[int]) -> UntimedClaim:
+    assert seen.experts is not None
+    layers = seen.experts[hot]
+    worst = float((layers.max(axis=1) / layers.mean(axis=1)).mean())
+    balance = float((seen.experts.mean(axis=1) / np.maximum(seen.experts.max(axis=1), 1.0)).mean())
+    ranks = tuple(int(gpu) for gpu in np.flatnonzero(often))
+    named = f"EP {name_numbers(ranks)}" if ranks else "another GPU in each layer"
+    share = f"{len(hot)} of {len(seen.experts)} layers"
+    text = f"the busiest GPU's experts get {times(worst)} the mean of the tokens in {share}"
+    return UntimedClaim(
+        cause,
+        ranks,
+        who_of(often) if ranks else "rotating",
+        f"{named}: {text}",
+        (
+            Evidence("expert_token_ratio", worst, "ratio", text, 1.0, len(hot)),
+            Evidence("balancedness_ratio", balance, "ratio", f"balancedness {balance:.3f} over all layers", 1.0),
+        ),
+        (Alternative("load.unknown", "rank-wise work before the gather that is uneven too"),),
+        sureness(10.0),
+        seen.window.span_ns,
+        layers=tuple(hot),
+        work_ratio=worst,
+    )
 
 
 def _claim(seen: Observations, skew: ExpertSkew, cause: str) -> Claim:

@@ -13,6 +13,7 @@ from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_outputs
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
 from dprankdiag.errors import InputError, UsageError
+from dprankdiag.readers.named_paths import split_named
 from dprankdiag.views.base import FORMATS, SUFFIXES, load_view
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ class Window(click.ParamType[tuple[float, float]]):
     "--baseline", type=FILE, metavar="BUNDLE", help="An earlier recording (.dprank) to hold this one against."
 )
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Seconds between snapshots of metrics that do not tell their time.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")
 @click.option("--verbose", is_flag=True, help="Each stage with its seconds on stderr.")
@@ -76,20 +84,23 @@ def command(context: click.Context, /, **given: Any) -> int:
     """Diagnose recordings, or print a .dprank bundle again.
 
     PATH is a file or folder: Nsight Systems exports (SQLite or parquetdir), torch profiler traces of all ranks (JSON,
-    also gzip), a receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Several engines are
-    judged apart.
+    also gzip), metrics and load answers of SGLang or vLLM saved twice or more or their logs (- reads a log from
+    standard input), a receive-wait matrix (CSV), or Flight
+    Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart: snapshots of one folder are one
+    engine's, NAME=PATH and NAME@SECONDS=PATH say it where that is wrong.
     """
     paths: Sequence[Path] = given["paths"]
-    _check_inputs(given)
+    files = [split_named(path).path for path in paths]
+    _check_inputs(files, given)
     read = [given[name] for name in ("rank_map", "patterns", "baseline") if given[name] is not None]
-    check_outputs(given["outputs"], [*paths, *read])
+    check_outputs(given["outputs"], [*files, *read])
     diagnosis, tables = _obtain(paths, given, open_doors(context))
     view = load_view(given["format_name"])
     write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
     write_outputs(given["outputs"], diagnosis, tables)
     if not given["quiet"]:
         warn_of_inputs(diagnosis.inputs)
-    return FAIL_ON_REACHED if any(_CONDITIONS[name](diagnosis) for name in given["fail_on"]) else ANSWERED
+    return FAIL_ON_REACHED if any(meets_condition(diagnosis, name) for name in given["fail_on"]) else ANSWERED
 
 
 def check_exists(path: Path) -> None:
@@ -106,11 +117,12 @@ def check_exists(path: Path) -> None:
         raise UsageError("no such file or folder", where=str(path))
 
 
-def _check_inputs(given: Mapping[str, Any]) -> None:
+def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:
     if given["quiet"] and given["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
-    for path in given["paths"]:
-        check_exists(path)
+    for path in files:
+        if str(path) != "-":
+            check_exists(path)
     for option in ("rank_map", "patterns", "baseline"):
         if given[option] is not None:
             check_exists(given[option])
@@ -123,7 +135,7 @@ def _obtain(paths: Sequence[Path], given: Mapping[str, Any], doors: Doors) -> tu
     if bundles:
         return _reopen(bundles[0], paths, given)
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
-    names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline")
+    names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline", "interval_s")
     try:
         outcome = doors.diagnose(paths, {name: given[name] for name in names}, progress)
     finally:
@@ -140,9 +152,9 @@ def _reopen(bundle: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> tu
     if len(paths) > 1:
         mend = "give one bundle alone, or all the traces"
         raise InputError("a bundle cannot be joined with other inputs yet", where=str(bundle), mend=mend)
-    for name in ("rank_map", "expect_ranks", "window", "patterns", "baseline"):
+    for name in ("rank_map", "expect_ranks", "window", "patterns", "baseline", "interval_s"):
         if given[name] is not None:
-            option = f"--{name.replace('_', '-')}"
+            option = f"--{name.removesuffix('_s').replace('_', '-')}"
             raise UsageError(f"{option} cannot change a saved diagnosis", where=str(bundle), mend="analyse the trace")
     return load_bundle(bundle)
 
@@ -155,6 +167,11 @@ def warn_of_inputs(sources: Sequence[Source]) -> None:
             # A file that could not be read names itself.
             reason = reason.removeprefix(f"{source.path}: ")
             write_error(f"warning: {source.path}: {source.status}: {reason}")
+
+
+def meets_condition(diagnosis: Diagnosis, name: str) -> bool:
+    """Tell whether a diagnosis meets a condition of `--fail-on`."""
+    return _CONDITIONS[name](diagnosis)
 
 
 def _has_severity(*severities: str) -> Callable[[Diagnosis], bool]:

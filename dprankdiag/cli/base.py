@@ -16,9 +16,12 @@ from dprankdiag.errors import DprankdiagError
 
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
+    from dprankdiag.collectors.http import Access
+    from dprankdiag.model.checkup import Checkup
     from dprankdiag.model.comparison import Comparison
     from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
+    from dprankdiag.pipelines.record import Asker
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -26,6 +29,10 @@ VERBS = {
     "analyze": "dprankdiag.cli.analyze",
     "compare": "dprankdiag.cli.compare",
     "kernels": "dprankdiag.cli.kernels",
+    "record": "dprankdiag.cli.record",
+    "watch": "dprankdiag.cli.watch",
+    "doctor": "dprankdiag.cli.doctor",
+    "capture": "dprankdiag.cli.capture",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
     "rules": "dprankdiag.cli.rules",
@@ -57,6 +64,20 @@ def compare_inputs(before: Input, after: Input) -> Comparison:
     return compare(before, after)
 
 
+def open_poller(targets: Sequence[str], access: Access) -> Asker:
+    """Make what asks targets again and again."""
+    from dprankdiag.pipelines.poll import Poller
+
+    return Poller(targets, access)
+
+
+def examine_targets(targets: Sequence[str], access: Access) -> Sequence[Checkup]:
+    """Examine engines, and what Prometheus stores of them."""
+    from dprankdiag.pipelines.doctor import examine
+
+    return examine(targets, access)
+
+
 def load_cause_catalog() -> Mapping[str, Cause]:
     """Load what the catalogue says of each cause."""
     from dprankdiag.catalog.causes import load_causes
@@ -82,6 +103,8 @@ class Doors:
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
     compare: Callable[[Input, Input], Comparison] = compare_inputs
+    open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
+    examine: Callable[[Sequence[str], Access], Sequence[Checkup]] = examine_targets
 
 
 def open_doors(context: click.Context) -> Doors:

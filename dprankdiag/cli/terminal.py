@@ -17,23 +17,28 @@ MAX_WIDTH = 120
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-def write_result(text: str) -> None:
+def write_result(text: str) -> bool:
     """Write the result to standard output; a reader that has gone away is no error.
+
+    Returns:
+        Whether anybody still reads.
 
     Raises:
         UsageError: standard output cannot be written, for example because the disk is full.
     """
     if sys.stdout is None:
-        return
+        return False
     _keep_unencodable(sys.stdout)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         _point_stdout_nowhere()
+        return False
     except OSError as error:
         _point_stdout_nowhere()
         raise UsageError(f"cannot be written ({error.strerror or error})", where="standard output") from error
+    return True
 
 
 def _point_stdout_nowhere() -> None:

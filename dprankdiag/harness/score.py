@@ -176,7 +176,7 @@ def _score_world(folder: Path, name: str, world: World, command: Sequence[str], 
     return read_verdict(name, truth(world), answer, time.perf_counter() - begin, error)
 
 
-def run_command(paths: Sequence[Path], command: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
+def run_command(paths: Sequence[Path | str], command: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
     """Run the diagnosis; give its JSON, or None and the reason."""
     line = [*command, "analyze", *map(str, paths), "--format", "json"]
     try:

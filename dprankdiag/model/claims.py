@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.model.diagnosis import Alternative, Evidence, When, Who
+from dprankdiag.model.diagnosis import Alternative, Evidence, Severity, When, Who
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -69,6 +69,10 @@ class UntimedClaim:
         ranks: rank numbers as the input has them, ascending (a pair: waiting and awaited).
         support: how sure it is, 0 to 1.
         span_ns: first and last moment it covers, UTC; None where the input has no clock.
+        work_ratio: busiest over mean work, which makes some causes a warning; None where work is not uneven.
+        lost_ratio: at most so much of the time is lost to it; None where that cannot be told.
+        layers: as in a finding.
+        severity: where it is not the one of the catalogue.
     """
 
     cause: str
@@ -79,3 +83,7 @@ class UntimedClaim:
     alternatives: tuple[Alternative, ...]
     support: float
     span_ns: tuple[int, int] | None = None
+    work_ratio: float | None = None
+    lost_ratio: float | None = None
+    layers: tuple[int, ...] | None = None
+    severity: Severity | None = None

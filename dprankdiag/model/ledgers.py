@@ -117,3 +117,23 @@ class Ledger:
     def n_moments(self) -> int:
         """Count the moments."""
         return len(self.restarted)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFile:
+    """What a file holds of a ledger.
+
+    Attributes:
+        place: folder it lies in; files of different folders are of different targets.
+        name, at_s: target and seconds if the user gave them.
+        gaps: polls that failed, of a recording.
+        places: of each answer, where the file holds several targets; empty if all are of `place`.
+    """
+
+    source: Source
+    answers: tuple[LedgerAnswer, ...]
+    place: str
+    name: str | None = None
+    at_s: float | None = None
+    gaps: tuple[NoData, ...] = ()
+    places: tuple[str, ...] = ()

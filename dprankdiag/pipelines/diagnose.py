@@ -29,6 +29,7 @@ from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
+from dprankdiag.pipelines.snapshots import diagnose_ledger_files
 from dprankdiag.pipelines.verdict import Part, conclude
 from dprankdiag.pipelines.waits import diagnose_waits
 from dprankdiag.readers.gather import gather
@@ -47,6 +48,7 @@ class Options:
         patterns: TOML file of kernel name patterns, tried before the catalogue's.
         jobs: files to read at a time.
         baseline: bundle of an earlier recording to hold this one against.
+        interval_s: seconds between snapshots of metrics where they do not tell.
     """
 
     rank_map: Path | None = None
@@ -55,6 +57,7 @@ class Options:
     patterns: Path | None = None
     jobs: int = 1
     baseline: Path | None = None
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,10 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     others = [diagnose_waits(matrix) for matrix in inputs.matrices]
     if inputs.dumps:
         others.append(diagnose_dumps(inputs.dumps, options.expect_ranks, rank_map))
+    ledger_tables: dict[str, Columns] = {}
+    if inputs.ledgers:
+        by_ledger, ledger_tables = diagnose_ledger_files(inputs.ledgers, options.interval_s, options.expect_ranks)
+        others.append(by_ledger)
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
     parts: list[GroupPart] = []
@@ -122,7 +129,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
     exact = join_kinds(by_trace, others, unusable)
     groups = [part.seen for part in parts]
-    tables = tabulate(groups) | tabulate_compared(parts, exact.findings)
+    tables = tabulate(groups) | tabulate_compared(parts, exact.findings) | ledger_tables
     joined = publish_numbers(count_from_own_start(exact, diagnoses))
     if baseline is None:
         return Outcome(joined, tables)

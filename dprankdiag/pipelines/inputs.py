@@ -6,27 +6,35 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.model.flight_dumps import FlightDump
+from dprankdiag.model.ledgers import LedgerFile
+from dprankdiag.model.recordings import RECORDING
 from dprankdiag.model.sources import Reading, Source
 from dprankdiag.model.wait_matrix import WaitMatrix
+from dprankdiag.pipelines.ledger_files import STDIN, read_ledger_file
+from dprankdiag.pipelines.recordings import read_recorded_file
 from dprankdiag.readers.flight_recorder import FlightRecorderReader
+from dprankdiag.readers.ledger_kinds import LEDGER
+from dprankdiag.readers.named_paths import NamedPath, split_named
 from dprankdiag.readers.nsys_parquet import NsysParquetReader
 from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
 from dprankdiag.readers.sniff import NSYS_SQLITE, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
 
-Readable = Reading | WaitMatrix | FlightDump
+Readable = Reading | WaitMatrix | FlightDump | LedgerFile
 READERS: Mapping[str, Callable[[Path], Readable]] = {
     NsysSqliteReader.kind: NsysSqliteReader().read,
     NsysParquetReader.kind: NsysParquetReader().read,
     TorchJsonReader.kind: TorchJsonReader().read,
     WaitMatrixReader.kind: WaitMatrixReader().read,
     FlightRecorderReader.kind: FlightRecorderReader().read,
+    LEDGER: read_ledger_file,
+    RECORDING: read_recorded_file,
 }
 """How each kind that `sniff` tells is read."""
 
@@ -41,6 +49,7 @@ class Inputs:
     unusable: tuple[Source, ...]
     matrices: tuple[WaitMatrix, ...] = ()
     dumps: tuple[FlightDump, ...] = ()
+    ledgers: tuple[LedgerFile, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
@@ -61,12 +70,13 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
     first: InputError | None = None
     files = _list_files(paths)
     with ExitStack() as stack:
-        results = _read_all([path for path, _ in files], jobs, stack)
-        for number, ((path, named), result) in enumerate(zip(files, results, strict=True)):
+        results = _read_all([file.path for file, _ in files], jobs, stack)
+        for number, ((file, named), result) in enumerate(zip(files, results, strict=True)):
+            path = file.path
             if progress is not None:
                 progress(f"read {path.name}", (number + 1) / len(files))
             if not isinstance(result, (InputError, UsageError)):
-                readable.append(result)
+                readable.append(_name(result, file))
             elif isinstance(result, DamagedInput):
                 first = first or result
                 unusable.append(Source(str(path), _guess_kind(path), "unused", warnings=(str(result),)))
@@ -82,6 +92,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
         tuple(unusable),
         tuple(item for item in readable if isinstance(item, WaitMatrix)),
         tuple(item for item in readable if isinstance(item, FlightDump)),
+        tuple(item for item in readable if isinstance(item, LedgerFile)),
     )
 
 
@@ -105,30 +116,42 @@ def _guess_kind(path: Path) -> str:
 def _try_reading(path: Path) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
-        return READERS[sniff(path)](path)
+        return read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
 
 
-def _list_files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+def _name(result: Readable, file: NamedPath) -> Readable:
+    """Give what was read the target and the moment that the user said."""
+    if file.name is None:
+        return result
+    if isinstance(result, LedgerFile):
+        return replace(result, name=file.name, at_s=file.at_s)
+    mend = "give it without a name"
+    raise UsageError("only metrics, load answers and logs of an engine can be named", where=str(file.path), mend=mend)
+
+
+def _list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
     """List the files and export folders to read, and whether the user named each one.
 
     A folder that holds none stands for itself, to be refused with what it holds instead.
     """
-    files: list[tuple[Path, bool]] = []
-    for path in paths:
-        if is_export_folder(path):
-            files.append((path, True))
+    files: list[tuple[NamedPath, bool]] = []
+    for one in map(split_named, given):
+        path = one.path
+        if path == STDIN or is_export_folder(path):
+            files.append((one, True))
         elif path.is_dir():
             try:
                 found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
             except OSError as error:
                 raise InputError(f"cannot list the folder ({error.strerror})", where=str(path)) from error
-            files += [(entry, False) for entry in filter(_may_be_input, found)] or [(path, False)]
+            kept = [(replace(one, path=entry), False) for entry in filter(_may_be_input, found)]
+            files += kept or [(one, False)]
         elif not path.exists() and not path.is_symlink():
             raise UsageError("no such file or folder", where=str(path))
         else:
-            files.append((path, True))
+            files.append((one, True))
     return files
 
 

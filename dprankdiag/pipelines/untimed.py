@@ -23,6 +23,12 @@ from dprankdiag.model.ranks import Rank
 from dprankdiag.model.sources import Source
 
 ENGINE = "default"
+_TITLES = {
+    "matrix": "a matrix",
+    "flight-recorder": "a flight recorder",
+    "metrics": "metrics",
+    "ledger": "load answers",
+}
 NO_LOSS = Lost(None, None, None, (), None, None, None)
 NO_TIME = TimeAccount("none", None, None, 0, {}, 0, None, None, None)
 LEAST_CONFIDENCE = 0.05
@@ -102,5 +108,5 @@ def abstain_by_input(kind: str, causes: Sequence[str], found: Sequence[Finding])
     for cause in causes:
         ability = load_identifiability()[cause][kind]
         if cause not in said and ability.answer != "can":
-            text = f"a {kind.replace('-', ' ')} cannot show it" if ability.text == "cannot" else ability.text
+            text = f"{_TITLES.get(kind, kind)} cannot show it" if ability.text == "cannot" else ability.text
             yield Abstention(cause, text, (), ability.get_it_with)

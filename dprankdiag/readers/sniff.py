@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.recordings import RECORDING, is_recording_head
 from dprankdiag.readers import nsys_database, nsys_folder
 from dprankdiag.readers.file_kinds import describe_content, is_torch_trace
 from dprankdiag.readers.text_kinds import sniff_text
@@ -16,7 +17,10 @@ NSYS_SQLITE = "nsys-sqlite"
 NSYS_PARQUET = "nsys-parquet"
 TORCH_JSON = "torch-json"
 _EXPECTED = "expected an Nsight Systems export (SQLite or parquetdir) or a torch profiler trace"
-_EXPECTED_ANY = f"{_EXPECTED}, a receive-wait matrix (CSV) or Flight Recorder dumps (JSON)"
+_EXPECTED_ANY = (
+    f"{_EXPECTED}, metrics, load answers or a log of an engine, a receive-wait matrix (CSV) or Flight Recorder dumps "
+    "(JSON)"
+)
 _AGAIN = "copy or export it again"
 _MAGIC = b"SQLite format 3\0"
 _HEAD_BYTES = 4096
@@ -36,9 +40,10 @@ _NSYS_TABLES = (
 
 
 def sniff(path: Path) -> str:
-    """Return the kind of input that a file is: "nsys-sqlite", "torch-json", "wait-matrix" or "flight-recorder".
+    """Return the kind of input that a file is.
 
-    A folder that holds the tables of a parquetdir export is one input, "nsys-parquet".
+    One of "nsys-sqlite", "torch-json", "ledger" (what an engine tells of its load), "recording" (of ledgers),
+    "wait-matrix", "flight-recorder". A folder that holds the tables of a parquetdir export is one, "nsys-parquet".
 
     Never blocks: anything but a regular file is refused before it is opened.
 
@@ -60,6 +65,8 @@ def sniff(path: Path) -> str:
             return kind
         what, mend = _describe_table(path) or describe_content(path, head)
         raise InputError(f"{what}, {_EXPECTED_ANY}", where=str(path), mend=mend)
+    if is_recording_head(head):
+        return RECORDING
     _check_journal(path)
     _check_whole(path, head, size)
     return _judge_tables(path, nsys_database.list_tables(path))

@@ -9,6 +9,8 @@ from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.units import format_ns
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
+from dprankdiag.views.ledgers import LEGEND, list_ledger_rows
+from dprankdiag.views.ledgers import TITLE as LEDGER_TITLE
 from dprankdiag.views.printable import make_printable
 
 MAX_RANK_ROWS = 64
@@ -31,7 +33,7 @@ _BREAK = "&#8203;"
 
 
 def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
-    """Write the whole diagnosis; the tables, width and colour do not apply."""
+    """Write the whole diagnosis; width and colour do not apply, and of the tables only what ledgers told is shown."""
     lines = [
         *_write_verdict(diagnosis),
         *(
@@ -40,7 +42,7 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
             for line in _write_finding(number, item, diagnosis)
         ),
         *_write_lost(diagnosis),
-        *_write_ranks(diagnosis),
+        *_write_ranks(diagnosis, tables),
         *_write_measured(diagnosis),
         *_write_inputs(diagnosis),
         *_write_abstentions(diagnosis),
@@ -149,7 +151,14 @@ def _write_lost(diagnosis: Diagnosis) -> Iterator[str]:
         yield words.explain_no_loss(diagnosis)
 
 
-def _write_ranks(diagnosis: Diagnosis) -> Iterator[str]:
+def _write_ranks(diagnosis: Diagnosis, tables: Tables) -> Iterator[str]:
+    headings, told = list_ledger_rows(diagnosis, tables, MAX_RANK_ROWS)
+    if told:
+        yield from ("", f"### {LEDGER_TITLE}", "")
+        yield from _write_table(headings, told, numbers=headings)
+        yield from ("", LEGEND)
+        if words.is_ledger(diagnosis):
+            return
     yield from ("", "### Ranks", "")
     if not diagnosis.ranks:
         yield "None could be told apart."

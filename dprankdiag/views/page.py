@@ -58,6 +58,11 @@ class Page:
             line.append_text(styled(text))
         self._print(Padding(line, (0, 0, 0, indent)))
 
+    @property
+    def width(self) -> int:
+        """Characters in a line."""
+        return self._console.width
+
     def add_fields(self, fields: Sequence[tuple[str, str]], *, label_width: int = 12) -> None:
         """Add labelled lines; a value wraps under itself, an empty label continues the one above."""
         from rich.table import Table

@@ -15,6 +15,8 @@ from dprankdiag.model.schema import Columns, Table, take_rows
 from dprankdiag.units import format_ns, format_ratio
 from dprankdiag.views import words
 from dprankdiag.views.base import Tables
+from dprankdiag.views.ledgers import LEGEND, list_ledger_rows
+from dprankdiag.views.ledgers import TITLE as LEDGER_TITLE
 from dprankdiag.views.meetings import name_meetings, name_rank
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def make_panels(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
     panels = [_draw_lost(diagnosis)]
     for make in (_draw_waits, _draw_worst, _draw_arrivals, _draw_layers):
         panels += _for_groups(make, diagnosis, tables)
+    panels += _draw_ledger(diagnosis, tables)
     panels.append(_draw_ranks(diagnosis))
     if left_out := [group.label for group in list_groups(diagnosis, tables)[MAX_GROUPS:]]:
         title = f"Figures of {words.count_of(len(left_out), 'more lockstep group')}"
@@ -270,6 +273,13 @@ def _sum_meetings(meetings: Columns, rank: int) -> tuple[str, ...]:
     last = int((mine["last_rank"] == rank).sum())
     times = (work, segment - work, wait, transfer)
     return str(rank), *(format_ns(time) for time in times), f"{last} of {len(mine['rank'])}"
+
+
+def _draw_ledger(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
+    """Show what each rank told, if the input was a ledger."""
+    headings, rows = list_ledger_rows(diagnosis, tables, MAX_TABLE_ROWS)
+    cells: list[Any] = rows
+    return [Panel("ledger", LEDGER_TITLE, LEGEND, None, "", headings, cells, headings)] if rows else []
 
 
 def _draw_ranks(diagnosis: Diagnosis) -> Panel:

@@ -8,6 +8,8 @@ from dprankdiag.model.diagnosis import Abstention, Diagnosis, Finding
 from dprankdiag.units import format_ns
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
+from dprankdiag.views.ledgers import LEGEND, list_ledger_rows
+from dprankdiag.views.ledgers import TITLE as LEDGER_TITLE
 from dprankdiag.views.page import INDENT, Page
 
 MAX_RANK_ROWS = 32
@@ -25,7 +27,7 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
     for number, finding in enumerate(diagnosis.findings, 1):
         _write_finding(page, number, finding, diagnosis)
     _write_lost(page, diagnosis)
-    _write_ranks(page, diagnosis)
+    _write_ranks(page, diagnosis, tables)
     _write_time(page, diagnosis)
     _write_inputs(page, diagnosis)
     _write_abstentions(page, diagnosis.abstentions)
@@ -76,7 +78,19 @@ def _write_lost(page: Page, diagnosis: Diagnosis) -> None:
     page.add_table(words.LOST_COLUMNS, rows, numbers=("lost", "share"))
 
 
-def _write_ranks(page: Page, diagnosis: Diagnosis) -> None:
+def _write_ledger(page: Page, diagnosis: Diagnosis, tables: Tables) -> bool:
+    """Write what each rank told; say whether there was any."""
+    headings, rows = list_ledger_rows(diagnosis, tables, MAX_RANK_ROWS, page.width - INDENT)
+    if rows:
+        page.add_heading(LEDGER_TITLE)
+        page.add_table(headings, rows, numbers=headings)
+        page.add_line(LEGEND, indent=INDENT)
+    return bool(rows)
+
+
+def _write_ranks(page: Page, diagnosis: Diagnosis, tables: Tables) -> None:
+    if _write_ledger(page, diagnosis, tables) and words.is_ledger(diagnosis):
+        return
     page.add_heading("Ranks")
     if not diagnosis.ranks:
         page.add_line("None could be told apart.", indent=INDENT)

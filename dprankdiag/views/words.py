@@ -149,7 +149,12 @@ def format_value(value: float | None, unit: str) -> str:
         return format_bytes(value)
     if unit == "ratio":
         return f"{value:.3g}"
-    return f"{value:.6g} {unit}".rstrip() if unit else f"{value:.6g}"
+    return f"{format_count(value)} {unit}".rstrip()
+
+
+def format_count(value: float) -> str:
+    """Write a number of things: to six digits, in millions where those would not hold it."""
+    return f"{value / 1e6:.4g} M" if abs(value) >= 1e7 else f"{value:.6g}" if abs(value) < 1e5 else f"{value:.0f}"
 
 
 def describe_measurement(evidence: Evidence) -> str:
@@ -171,7 +176,9 @@ def count_severities(findings: Sequence[Finding]) -> str:
 def list_facts(diagnosis: Diagnosis) -> list[str]:
     """List what stands beside the status: findings by severity, ranks, steps, and the share of time lost."""
     facts = [count_severities(diagnosis.findings)] if diagnosis.findings else []
-    facts += [count_of(len(diagnosis.ranks), "rank"), count_of(diagnosis.time.steps, "step")]
+    facts.append(count_of(len(diagnosis.ranks), "rank"))
+    if diagnosis.time.steps or not is_ledger(diagnosis):
+        facts.append(count_of(diagnosis.time.steps, "step"))
     # Where nothing was found and nothing can be told, a small loss would look like health.
     if diagnosis.lost.ratio is not None and (diagnosis.findings or diagnosis.status != "inconclusive"):
         facts.append(f"{format_ratio(diagnosis.lost.ratio)} of the time lost")
@@ -253,6 +260,8 @@ def list_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     span = ABSENT
     if time.start_ns is not None and time.end_ns is not None:
         span = format_ns(time.end_ns - time.start_ns)
+    if is_ledger(diagnosis):
+        return [("time", span), ("steps", str(time.steps) if time.steps else "not told")]
     return [
         ("time", f"{span} on the clock '{time.clock}'{residual}"),
         ("steps", f"{time.steps} ({kinds})" if kinds else str(time.steps)),
@@ -260,6 +269,11 @@ def list_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("collectives", f"{time.collectives}, {_describe_match(time.matched_ratio)}"),
         ("replay error", f"{format_ratio(time.replay_error_ratio)} on steps predicted from their neighbours"),
     ]
+
+
+def is_ledger(diagnosis: Diagnosis) -> bool:
+    """Tell a diagnosis that rests on what engines tell of their load alone: nothing in it was timed on a GPU."""
+    return bool(diagnosis.ranks) and all(rank.level == "dp_rank" for rank in diagnosis.ranks)
 
 
 def _describe_match(matched_ratio: float | None) -> str:
@@ -271,12 +285,18 @@ def _describe_match(matched_ratio: float | None) -> str:
 def describe_source(source: Source) -> Iterator[str]:
     """Say what an input is, what it lacked, and what to beware of."""
     producer = f" {source.producer}" if source.producer else ""
-    ranks = f", ranks {format_ranks(source.ranks)}" if source.ranks else ""
-    yield f"{source.kind}{producer}, {source.status}: {count_of(source.kernels, 'kernel')}{ranks}"
+    told = [count_of(source.kernels, "kernel")] if source.kernels or not is_told(source.kind) else []
+    told += [f"ranks {format_ranks(source.ranks)}"] if source.ranks else []
+    yield f"{source.kind}{producer}, {source.status}" + (f": {', '.join(told)}" if told else "")
     if source.lacked:
         yield f"lacks {', '.join(source.lacked)}"
     for warning in source.warnings:
         yield f"warning: {warning}"
+
+
+def is_told(kind: str) -> bool:
+    """Tell inputs that engines make of themselves, which hold no kernels."""
+    return kind.startswith(("sglang-", "vllm-")) or kind in ("ledger", "recording")
 
 
 def join_abstentions(abstentions: Iterable[Abstention]) -> list[tuple[str, str, str | None]]:

@@ -1,7 +1,8 @@
 """Turn a case, as written in a file, into a world or into steps; diagnose it and hold the answer against the case.
 
 A case has a `world` (fields of `World`; faults by name with their arguments), perhaps with another as its `baseline`,
-`steps` (what is uneven in hand-made steps) or `dumps` (how far each rank got in each process group), and says what must
+`steps` (what is uneven in hand-made steps), `ledger` (what is uneven in what busy ranks tell) or `dumps` (how far each
+rank got in each process group), and says what must
 be claimed, that nothing of the cause may be, or for which reason it must not be judged.
 """
 
@@ -25,10 +26,13 @@ from dprankdiag.harness.faults import Fault, When
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World
 from dprankdiag.model.claims import Claim
+from dprankdiag.model.ledgers import Ledger
 from dprankdiag.pipelines.diagnose import Options, diagnose
+from dprankdiag.pipelines.ledgers import judge_view, view_whole
 from dprankdiag.store.bundle import save_bundle
 from tests.analysis.builders import Array, annotate, observe_steps
 from tests.flights import build_dumps, write_dumps
+from tests.ledgers import build_ledger
 
 SMALL = {"ranks": 8, "steps": 40, "layers": 3, "seed": 5}
 KINDS = ("fires", "silent", "abstains")
@@ -106,6 +110,8 @@ def answer_case(case: Case, folder: Path) -> Answer:
     """Diagnose what a case describes."""
     if "world" in case.body:
         return _answer_world(case.body, folder)
+    if "ledger" in case.body:
+        return _answer_ledger(build_ledger(case.body["ledger"] or {}))
     if "dumps" in case.body:
         return _answer_paths(write_dumps(build_dumps(case.body["dumps"]), folder), _options(case.body))
     return _answer_steps(build_steps(case.body["steps"]))
@@ -123,6 +129,14 @@ def _answer_world(body: Mapping[str, Any], folder: Path) -> Answer:
     if "baseline" in body:
         options = replace(options, baseline=_save_baseline(build_world(body["baseline"]), folder / "baseline"))
     return _answer_paths(paths, options)
+
+
+def _answer_ledger(ledger: Ledger) -> Answer:
+    claims, abstentions = judge_view(view_whole(ledger))
+    reasons: dict[str, list[str]] = {}
+    for item in abstentions:
+        reasons.setdefault(item.cause, []).append(item.reason)
+    return Answer(tuple(Said(item.cause, item.ranks, item.who, "steady") for item in claims), reasons)
 
 
 def _options(body: Mapping[str, Any]) -> Options:

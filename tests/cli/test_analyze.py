@@ -69,6 +69,7 @@ def test_options_reach_the_diagnosis(run: Run, product: FakeProduct, trace: Path
                 "patterns": None,
                 "jobs": 3,
                 "baseline": None,
+                "interval_s": None,
             },
         )
     ]

@@ -1,6 +1,15 @@
 import pytest
 
-from tests.golden.update import BUNDLE_PAGE, CAUSES, FOLDER, make_bundle_page, make_cause_pages, make_pages
+from tests.golden.update import (
+    BUNDLE_PAGE,
+    CAUSES,
+    FOLDER,
+    RECORDING_PAGE,
+    make_bundle_page,
+    make_cause_pages,
+    make_pages,
+    make_recording_page,
+)
 
 PAGES = make_pages()
 CAUSE_PAGES = make_cause_pages()
@@ -23,3 +32,7 @@ def test_no_page_is_left_of_a_cause_that_is_gone() -> None:
 
 def test_the_documented_tables_of_a_bundle_are_those_declared() -> None:
     assert BUNDLE_PAGE.read_text("utf-8") == make_bundle_page(), "if meant: python -m tests.golden.update"
+
+
+def test_the_documented_tables_of_a_recording_are_those_declared() -> None:
+    assert RECORDING_PAGE.read_text("utf-8") == make_recording_page(), "if meant: python -m tests.golden.update"

@@ -15,6 +15,7 @@ from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model import results
 from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.store import recording_schema
 from dprankdiag.views import causes, comparison, html, json, markdown, perfetto, text
 from tests import builders
 from tests.views.results import make_tables
@@ -24,6 +25,7 @@ ROOT = FOLDER.parents[1]
 README = ROOT / "README.md"
 CAUSES = ROOT / "docs" / "causes"
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
+RECORDING_PAGE = ROOT / "docs" / "recording-file.md"
 
 DIAGNOSES: Mapping[str, Diagnosis] = {
     "findings": builders.diagnosis(),
@@ -75,6 +77,27 @@ def make_bundle_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def make_recording_page() -> str:
+    """Describe the tables of a recording of ledgers for the documentation."""
+    head, _, words = (inspect.getdoc(recording_schema) or "").partition("\n\n")
+    lines = ["# Tables of a recording", "", head, "", words]
+    for table in recording_schema.list_tables():
+        lines += [
+            "",
+            f"## {table.name}",
+            "",
+            f"A row is {table.row_is}.",
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| `{column.name}` | {column.declared.split(' ')[0].lower() or 'any'} | {column.meaning} |"
+            for column in table.columns
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def list_output_blocks(markdown: str) -> list[tuple[str, str]]:
     """Find the commands whose output a page shows, with the output it shows."""
     return [(match["command"], match["output"]) for match in _OUTPUT_BLOCK.finditer(markdown)]
@@ -101,6 +124,7 @@ def main() -> None:
         CAUSES.mkdir(exist_ok=True)
         (CAUSES / name).write_text(content, "utf-8")
     BUNDLE_PAGE.write_text(make_bundle_page(), "utf-8")
+    RECORDING_PAGE.write_text(make_recording_page(), "utf-8")
     shown = README.read_text("utf-8")
     README.write_text(_OUTPUT_BLOCK.sub(lambda found: found[1] + run_shown(found[2]).stdout + found[4], shown), "utf-8")
 

@@ -1,0 +1,273 @@
+"""Tell which load is uneven in a ledger: ranks without work, prompts, contexts, requests, or nothing that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, comb, log
+from typing import Literal
+
+import numpy as np
+
+from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
+from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_low
+from dprankdiag.model.ledgers import BoolArray, FloatArray
+
+Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
+
+IDLE_CHANCE = 1e-6
+"""Chance at which requests spread at random leave so many ranks without any."""
+
+FEWEST_A_RANK = 2.0
+"""Independent requests a rank, on average, from which their spread over the ranks tells anything."""
+
+FULL_POOL, ROOM = 0.9, 0.8
+"""Share in use from which a KV pool is full, and up to which others have room."""
+
+FEWEST_WAITING, BRIMFUL = 3.0, 0.97
+"""So many wait, or the pool holds next to nothing more: one request waits anywhere for a moment."""
+
+LEAST_REQUESTS = 1.5
+"""Requests on a rank, on average, from which some could be moved away."""
+
+MUCH_MORE = 1.5
+"""Requests over an even share from which ranks without any are worth a word: one request has nobody to be spread to."""
+
+FEWER_HITS = 0.1
+"""A rank hits less than its peers if by so much or more; by less, its prompts and not its hits make the work."""
+
+HIT_SPREAD = 0.5
+"""Spread of the share found of one prompt: all of it or nothing, at most."""
+
+EXPLAINS = 0.5
+"""One number explains another's ratio if it has at least this share of its logarithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFound:
+    """An uneven load.
+
+    Attributes:
+        mask: `(n_ranks,)` ranks with more of it; of idle ranks, the busy ones.
+        shown_by: the numbers that stand out, the one that decides first.
+    """
+
+    kind: Kind
+    mask: BoolArray
+    score: float
+    work_ratio: float
+    shown_by: tuple[Quantity, ...]
+
+
+@lru_cache(maxsize=8)
+def find_load(seen: LedgerView) -> LoadFound | None:
+    """Find the uneven load that explains most; None if all that is told is even, or uneven without cost.
+
+    Each classifier of a load asks, so the answer is kept. Idle ranks go first (DESIGN 3), then what attention costs,
+    then prompts. Uneven requests over equal pairs cost nothing: many short ones against few long ones.
+    """
+    if seen.reason is not None:
+        return None
+    if (idle := _find_idle(seen)) is not None:
+        return idle
+    if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
+        return None
+    found = _find_work(seen) or _find_prompts(seen) or _find_requests(seen)
+    return None if found is None or _is_outcome(seen, found.mask) else found
+
+
+def _is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell load that collects because the rank is slow or its pool is full, and not because it was sent there."""
+    full = find_full(seen)
+    if full is not None and not (mask & ~full).any():
+        return True
+    if seen.slow is not None and is_slow_itself(seen) and not (mask & ~seen.slow.mask).any():
+        return True
+    drafts = find_poor_drafts(seen)
+    return drafts is not None and not (mask & ~drafts.mask).any() and _came_evenly(seen, mask)
+
+
+def _came_evenly(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether no more requests came to the ranks of a mask than to the others."""
+    if seen.arrivals is None:
+        return False
+    ratio = _ratio(Quantity("arrivals", np.nan_to_num(seen.arrivals), None), mask)
+    return ratio is not None and ratio < LEAST_RATIO
+
+
+def find_poor_drafts(seen: LedgerView) -> Uneven | None:
+    """Find ranks whose drafts are accepted less often; such requests stay longer and collect."""
+    if seen.accepted is None or np.isnan(seen.accepted).any():
+        return None
+    rows = max(seen.requests / len(seen.ranks), 1.0)
+    chance_sd = float(seen.accepted.mean()) / np.sqrt(rows) / 2.0
+    low = find_low(seen.accepted, chance_sd if seen.window.steps is None else chance_sd / 2.0)
+    return low if low is not None and low.ratio >= LEAST_RATIO else None
+
+
+def is_slow_itself(seen: LedgerView) -> bool:
+    """Tell whether ranks step more slowly than what they were given explains.
+
+    Ranks that DP attention keeps in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
+    """
+    if seen.slow is None or seen.has_dp_attention:
+        return False
+    given = [1.0]
+    if seen.arrivals is not None:
+        given.append(_ratio(Quantity("arrivals", seen.arrivals, None), seen.slow.mask) or 1.0)
+    else:
+        told = [one for one in (seen.running, seen.held) if one is not None]
+        given += [_ratio(one, seen.slow.mask) or 1.0 for one in told if not np.isnan(one.values[seen.slow.mask]).all()]
+    return seen.slow.ratio >= LEAST_SLOW * max(given)
+
+
+def find_full(seen: LedgerView) -> BoolArray | None:
+    """Find ranks whose KV pool is full, so that requests wait, although they hold and run no more than the others."""
+    usage, queue = seen.kv_usage, count_queued(seen)
+    if usage is None or queue is None or seen.running is None or np.isnan(usage).all():
+        return None
+    full = (np.nan_to_num(usage) >= FULL_POOL) & (queue >= 1.0)
+    if not full.any() or full.all():
+        return None
+    contexts = None if seen.held is None else seen.held.uneven
+    if contexts is not None and seen.held is not None and seen.held.source.endswith("tokens"):
+        full = full & ~contexts.mask
+        if not full.any():
+            return None
+    surely = float(queue[full].mean()) >= FEWEST_WAITING or float(usage[full].min()) >= BRIMFUL
+    others = float(np.nanmean(usage[~full]))
+    running = _ratio(seen.running, full)
+    alone = float(queue[full].mean()) > 2.0 * float(queue[~full].max())
+    evenly = running is None or running <= LEAST_RATIO
+    return full if surely and alone and evenly and others <= ROOM else None
+
+
+def count_queued(seen: LedgerView) -> FloatArray | None:
+    """Return the requests of each rank that wait, in whatever queue; None if no queue is told."""
+    waiting = seen.window.level("load_waiting_requests", "waiting_requests")
+    other = [seen.window.level(*names) for names in _OTHER_QUEUES]
+    told = [one for one in (waiting, *other) if one is not None]
+    return np.max([np.nan_to_num(one) for one in told], axis=0) if told else None
+
+
+_OTHER_QUEUES = (
+    ("load_prealloc_requests", "decode_prealloc_requests"),
+    ("load_retracted_requests",),
+)
+
+
+def _find_idle(seen: LedgerView) -> LoadFound | None:
+    if seen.idle_share is None:
+        return None
+    idle = np.nan_to_num(seen.idle_share) >= IDLE_SHARE
+    count, n_ranks = int(idle.sum()), len(idle)
+    if not 0 < count < n_ranks or not _could_be_spread(seen):
+        return None
+    chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
+    if chance > IDLE_CHANCE:
+        return None
+    shown = tuple(quantity for quantity in (seen.rows, seen.work) if quantity is not None)
+    values = shown[-1].values if shown else np.where(idle, 0.0, 1.0)
+    mean = float(np.nanmean(values))
+    ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
+    return LoadFound("idle", ~idle, -log(max(chance, 1e-300)), ratio, shown)
+
+
+def _could_be_spread(seen: LedgerView) -> bool:
+    """Tell whether the busiest rank has more requests than an even share, by enough to spread some."""
+    if seen.rows is None:
+        return True
+    share = ceil(float(np.nansum(seen.rows.values)) / len(seen.ranks))
+    return float(np.nanmax(seen.rows.values)) >= MUCH_MORE * max(share, 1)
+
+
+def _find_work(seen: LedgerView) -> LoadFound | None:
+    """Find ranks with more attention work: by pairs, else by the KV tokens they hold if their pairs are not even."""
+    for quantity in (seen.work, seen.held):
+        high = None if quantity is None else quantity.uneven
+        if (
+            quantity is None
+            or high is None
+            or _is_one_request(seen, high.mask)
+            or not _stands_out(seen.work, high.mask)
+        ):
+            continue
+        prompts = _find_prompts(seen)
+        if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
+            return prompts
+        kind = _kind_of_work(seen.running or seen.rows, high)
+        parts = (seen.rows, quantity) if kind == "requests" else (quantity, seen.rows)
+        shown = tuple(one for one in parts if one is not None)
+        return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
+    return None
+
+
+def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether each rank of a mask has a single request at most: no router can spread that."""
+    return seen.rows is not None and bool(np.nanmax(seen.rows.values[mask], initial=0.0) < LEAST_REQUESTS)
+
+
+def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
+    """Tell longer contexts from more requests by how much of the ratio the requests explain."""
+    if rows is None or np.isnan(rows.values[high.mask]).any():
+        return "unknown"
+    ratio = _ratio(rows, high.mask)
+    if ratio is None or abs(ratio - 1.0) <= ROWS_EVEN:
+        return "context"
+    return "requests" if log(max(ratio, 1e-9)) >= EXPLAINS * log(high.ratio) else "context"
+
+
+def _ratio(quantity: Quantity, mask: BoolArray) -> float | None:
+    """Return the mean of the ranks of a mask over the mean of the others."""
+    rest = quantity.values[~mask]
+    usual = float(np.nanmean(rest)) if not np.isnan(rest).all() else 0.0
+    return float(np.nanmean(quantity.values[mask])) / usual if usual > 0 else None
+
+
+def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
+    """Tell whether the ranks of a mask have clearly more of something; unknown is no."""
+    if quantity is None:
+        return False
+    ratio = _ratio(quantity, mask)
+    return ratio is None or ratio >= LEAST_RATIO
+
+
+def _find_prompts(seen: LedgerView) -> LoadFound | None:
+    """Find ranks that compute more prompt tokens, because their cache hits less or because more come to them."""
+    if (misses := _find_misses(seen)) is not None:
+        return misses
+    computed = seen.computed
+    if computed is None or computed.uneven is None:
+        return None
+    high = computed.uneven
+    rows = seen.rows
+    more_rows = _ratio(rows, high.mask) if rows is not None and rows.uneven is not None else None
+    if more_rows is not None and log(max(more_rows, 1e-9)) >= EXPLAINS * log(high.ratio):
+        return None
+    return LoadFound("prefill", high.mask, high.score, high.work_ratio, (computed,))
+
+
+def _find_misses(seen: LedgerView) -> LoadFound | None:
+    """Find ranks whose cache hits less, so that they compute more of prompts that are no longer than the others'."""
+    if seen.hits is None or seen.prompts is None or seen.computed is None or np.isnan(seen.hits).any():
+        return None
+    low = find_low(seen.hits, HIT_SPREAD / np.sqrt(max(seen.prompt_count / len(seen.ranks), 1.0)))
+    if low is None or float(seen.hits[~low.mask].mean() - seen.hits[low.mask].mean()) < FEWER_HITS:
+        return None
+    prompts = _ratio(Quantity("prompts", seen.prompts, None), low.mask)
+    work = _ratio(seen.computed, low.mask)
+    if work is None or work < LEAST_RATIO or (prompts or 1.0) ** 2 > work:
+        return None
+    values = seen.computed.values
+    return LoadFound("cache", low.mask, low.score, float(values.max() / values.mean()), (seen.computed,))
+
+
+def _find_requests(seen: LedgerView) -> LoadFound | None:
+    """Find ranks with more requests where nothing tells what attention costs, or where they queue."""
+    rows = seen.rows
+    if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
+        return None
+    queues = seen.running is not None and seen.running.uneven is None
+    if seen.work is not None and not queues and not _stands_out(seen.work, rows.uneven.mask):
+        return None
+    return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))

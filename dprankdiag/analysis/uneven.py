@@ -1,0 +1,123 @@
+"""Tell ranks that stand out in a number told once a rank from those that only chance makes larger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprankdiag.analysis.statistics import OUTLIER_SCORE, PRIOR_WEIGHT, BoolArray, FloatArray
+
+LEAST_RATIO = 1.25
+"""A rank with less than this over its peers is not named: balancers of requests do no better than a few requests."""
+
+LEAST_OVER_MEAN = 1.1
+"""A rank below this over the mean of all would gain next to nothing from even loads."""
+
+USUAL_SPREAD = 0.05
+"""Ranks that are treated alike still differ by some per cent; two peers alone would show less by luck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """Ranks that stand out.
+
+    Attributes:
+        mask: `(n_ranks,)` the ranks.
+        ratio: their mean over the mean of the others.
+        work_ratio: the largest over the mean of all ranks.
+        score: distance of the least of them from the others, in standard deviations that chance and the others' own
+            spread explain.
+    """
+
+    mask: BoolArray
+    ratio: float
+    work_ratio: float
+    score: float
+
+
+def find_high(
+    values: FloatArray,
+    samples: FloatArray | float,
+    spread: float = 1.0,
+    *,
+    least_ratio: float = LEAST_RATIO,
+    usual_spread: float = USUAL_SPREAD,
+    chance_sd: float | None = None,
+) -> Uneven | None:
+    """Find ranks that have more than the others, up to half of them.
+
+    A sum over n independent things of relative spread s varies by s / sqrt(n) even if all ranks are treated alike: that
+    is the least; where the other ranks spread more than that, theirs is joined to it, weighed by their number.
+
+    Args:
+        values: `(n_ranks,)` at least 0; NaN where not told.
+        samples: independent things (requests) each sum consists of.
+        spread: standard deviation of one thing over its mean; a count has 0 of its own and 1 in all.
+        usual_spread: by which ranks that are treated alike differ anyway, relative.
+        chance_sd: what a sum varies by, where that is known better than from samples and spread.
+        least_ratio: no rank with less than this over the others is named.
+    """
+    told = ~np.isnan(values)
+    if int(told.sum()) < 2 or not (values[told] > 0).any():
+        return None
+    n_told = int(told.sum())
+    order = [int(rank) for rank in np.argsort(np.where(told, -values, np.inf), kind="stable")[:n_told]]
+    counts = np.broadcast_to(np.asarray(samples, np.float64), values.shape)
+    for size in range(n_told // 2, 0, -1):
+        high, rest = order[:size], order[size:]
+        least, mean = float(values[high].min()), float(values[told].mean())
+        if least < min(LEAST_OVER_MEAN, least_ratio) * mean or least < least_ratio * float(values[rest].max()):
+            continue
+        chance = _chance_sd(values, counts, order, rest, spread) if chance_sd is None else chance_sd
+        score = _score(values, high, rest, chance, usual_spread)
+        if score >= OUTLIER_SCORE:
+            mask = np.zeros(len(values), bool)
+            mask[high] = True
+            usual = max(float(values[rest].mean()), 1e-12)
+            return Uneven(mask, float(values[high].mean()) / usual, float(values[told].max()) / mean, score)
+    return None
+
+
+def _chance_sd(values: FloatArray, samples: FloatArray, everyone: list[int], rest: list[int], spread: float) -> float:
+    """Return what chance gives a sum over as many things as the other ranks have, of the size of all ranks' things."""
+    thing = float(values[everyone].sum()) / max(float(np.nansum(samples[everyone])), 1.0)
+    return spread * thing * float(np.sqrt(max(float(np.nanmean(samples[rest])), 1.0)))
+
+
+def _score(values: FloatArray, high: list[int], rest: list[int], chance_sd: float, usual_spread: float) -> float:
+    usual = float(values[rest].mean())
+    prior = float(np.hypot(chance_sd, usual_spread * usual))
+    own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
+    freedom = len(rest) - 1
+    variance = max(prior**2, (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom))
+    return float((values[high].min() - usual) / np.sqrt(variance)) if variance > 0 else float("inf")
+
+
+def find_low(values: FloatArray, chance_sd: float = 0.0) -> Uneven | None:
+    """Find ranks that have less than the others, up to half of them, by the others' own spread.
+
+    Args:
+        values: `(n_ranks,)` NaN where not told.
+        chance_sd: what a value may differ by without any cause.
+    """
+    told = np.flatnonzero(~np.isnan(values))
+    if len(told) < 2:
+        return None
+    order = [int(rank) for rank in told[np.argsort(values[told], kind="stable")]]
+    for size in range(len(order) // 2, 0, -1):
+        low, rest = order[:size], order[size:]
+        usual = float(values[rest].mean())
+        prior = float(np.hypot(chance_sd, USUAL_SPREAD * usual))
+        own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
+        freedom = len(rest) - 1
+        variance = (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom)
+        if usual <= 0 or variance <= 0:
+            continue
+        score = float((usual - values[low].max()) / np.sqrt(variance))
+        if score >= OUTLIER_SCORE and values[rest].min() > values[low].max():
+            mask = np.zeros(len(values), bool)
+            mask[low] = True
+            mean = max(float(values[low].mean()), 1e-12)
+            return Uneven(mask, usual / mean, usual / mean, score)
+    return None

@@ -1,0 +1,79 @@
+"""What the commands that ask engines share: targets, and how to be let in without a secret on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from dprankdiag.cli.amounts import Seconds
+from dprankdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from dprankdiag.collectors.http import Access
+
+FILE = click.Path(path_type=Path, readable=False)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What a header may be called. Source: RFC 9110, section 5.1."""
+
+_OPTIONS = (
+    click.option("--token-env", metavar="NAME", help="Environment variable that holds the API key."),
+    click.option("--token-file", type=FILE, metavar="FILE", help="File that holds the API key."),
+    click.option("--token-header", metavar="NAME", default="Authorization", help="Header that carries it."),
+    click.option("--plain-token", is_flag=True, help="Send it to other hosts without TLS, too."),
+    click.option("--ca-file", type=FILE, metavar="FILE", help="Certificate authorities to trust (PEM)."),
+    click.option("--timeout", "timeout_s", type=Seconds(), default=5.0, help="Longest wait for an answer [5s]."),
+)
+
+
+def target_options(command: Command) -> Command:
+    """Add the targets and the options that say how to be let in."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return click.argument("targets", nargs=-1, required=True, metavar="TARGET...")(command)
+
+
+def read_access(given: Mapping[str, Any]) -> Access:
+    """Read the token from where the options say.
+
+    Raises:
+        UsageError: two sources of a token, a variable or file that holds none, or no name of a header.
+    """
+    from dprankdiag.collectors.http import Access, read_secret
+
+    variable: str | None = given["token_env"]
+    if variable is not None and _ENVIRONMENT_NAME.fullmatch(variable) is None:
+        # What was given may be the token itself: it is not repeated.
+        raise UsageError("--token-env takes the name of an environment variable, not the token")
+    if _HEADER_NAME.fullmatch(given["token_header"]) is None:
+        raise UsageError("--token-header takes the name of a header, such as X-Api-Key")
+    if given["ca_file"] is not None and not given["ca_file"].is_file():
+        raise UsageError("no such file", where=str(given["ca_file"]))
+    timeout_s: float = given["timeout_s"]
+    return Access(
+        secret=read_secret(env=variable, file=given["token_file"], header=given["token_header"]),
+        ca_file=given["ca_file"],
+        connect_s=min(timeout_s, Access().connect_s),
+        reply_s=timeout_s,
+        plain_secret=given["plain_token"],
+    )
+
+
+def check_once(targets: Sequence[str]) -> tuple[str, ...]:
+    """Check that no target is given twice.
+
+    Raises:
+        UsageError: one is.
+    """
+    from dprankdiag.collectors.http import hide_credentials
+
+    for target in targets:
+        if targets.count(target) > 1:
+            raise UsageError("named twice as target", where=hide_credentials(target))
+    return tuple(targets)

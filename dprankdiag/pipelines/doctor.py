@@ -1,0 +1,38 @@
+"""Examine targets of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from dprankdiag.collectors.http import Access
+from dprankdiag.model.checkup import Checkup
+from dprankdiag.pipelines.engine_doctor import EngineDoctor
+from dprankdiag.pipelines.prometheus_doctor import SCHEME, PrometheusDoctor
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def examine(
+    targets: Sequence[str], access: Access | None = None, *, transport: httpx.BaseTransport | None = None
+) -> tuple[Checkup, ...]:
+    """Examine engines together, so that nodes of one are seen as one, and each Prometheus by itself.
+
+    Args:
+        transport: stands in for the network.
+
+    Raises:
+        UsageError: a target is no usable address.
+    """
+    engines = [target for target in targets if not target.startswith(SCHEME)]
+    stores = [target for target in targets if target.startswith(SCHEME)]
+    with (
+        closing(EngineDoctor(access, transport=transport)) as doctor,
+        closing(PrometheusDoctor(access, transport=transport)) as store_doctor,
+    ):
+        found = list(doctor.examine(engines))
+        for store in stores:
+            found += store_doctor.examine(store)
+    return tuple(found)

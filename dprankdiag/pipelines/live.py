@@ -1,0 +1,60 @@
+"""Join what running engines told, now or in a recording: which addresses are one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dprankdiag.analysis.ledgers import Sighting, join_sightings
+from dprankdiag.model.ledgers import Ledger, LedgerAnswer
+from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.failures import find_base
+from dprankdiag.pipelines.snapshots import name_ledgers
+
+
+def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
+    """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank."""
+    homes = find_homes(answers)
+    sources = [_make_source(where, items) for where, items in _group_by_where(answers).items()]
+    sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
+    ledgers = join_sightings(sightings, None, sources)
+    return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
+
+
+def find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:
+    """Find the place of each address: that of another one whose engine it is a part of, else its own."""
+    ranks: dict[str, set[int]] = {}
+    who: dict[str, tuple[object, ...]] = {}
+    for answer in answers:
+        base = find_base(answer)
+        told = ranks.setdefault(base, set())
+        if answer.interface.endswith("-metrics"):
+            told.update(answer.ranks)
+            who[base] = (answer.engine, answer.model, answer.role)
+    homes: dict[str, str] = {}
+    members: dict[str, set[int]] = {}
+    for base, own in ranks.items():
+        mates = [home for home, taken in members.items() if who.get(home) == who.get(base) and not taken & own]
+        home = mates[0] if base in who and own and mates else base
+        homes[base] = home
+        members.setdefault(home, set()).update(own)
+    return homes
+
+
+def _group_by_where(answers: Iterable[LedgerAnswer]) -> dict[str, list[LedgerAnswer]]:
+    grouped: dict[str, list[LedgerAnswer]] = {}
+    for answer in answers:
+        grouped.setdefault(answer.where, []).append(answer)
+    return grouped
+
+
+def _make_source(where: str, answers: Sequence[LedgerAnswer]) -> Source:
+    latest = answers[-1]
+    version = next((str(one.facts["version"]) for one in answers if "version" in one.facts), None)
+    return Source(
+        where,
+        latest.interface,
+        "used",
+        producer=" ".join(part for part in (latest.engine, version) if part),
+        ranks=tuple(sorted({rank for answer in answers for rank in answer.ranks})),
+        warnings=tuple(dict.fromkeys(text for answer in answers for text in answer.warnings)),
+    )

@@ -1,0 +1,170 @@
+"""Ask a Prometheus what it stores of the engines: in which spelling, of which ranks, and what is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import msgspec
+
+from dprankdiag.catalog.checks import find_checks, load_families
+from dprankdiag.catalog.engine_series import load_series
+from dprankdiag.classifiers.base import name_numbers
+from dprankdiag.collectors.http import ACCEPT_JSON, Access, Fetcher, check_target
+from dprankdiag.model.checkup import Checkup, Interface
+from dprankdiag.model.ledgers import EngineName, Fact, NoData
+from dprankdiag.pipelines.engine_doctor import DP_ATTENTION, find_missing, name_status
+from dprankdiag.pipelines.judgeable import judge_causes
+
+if TYPE_CHECKING:
+    import httpx
+
+SCHEME = "prometheus+"
+INTERFACE = "prometheus-query"
+
+_NAMES = 'count by (__name__, job) ({__name__=~"(sglang|vllm)[:_].+"})'
+_RANKS = {
+    "sglang": (
+        "count by (job, dp_rank, model_name) "
+        '({__name__=~"sglang[:_](dp_attention_tokens_total|realtime_tokens_total|num_running_reqs)"})'
+    ),
+    "vllm": 'count by (job, engine, model_name) ({__name__=~"vllm[:_]num_requests_running"})',
+}
+_RANK_LABEL = {"sglang": "dp_rank", "vllm": "engine"}
+_STEPS = 'sum by (job) ({__name__=~"sglang[:_]dp_attention_steps_total"})'
+_UP = "up"
+
+Row = tuple[Mapping[str, str], float]
+
+
+class PrometheusDoctor:
+    """Examines what Prometheus stores.
+
+    Args:
+        transport: stands in for the network.
+        now: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        access: Access | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetcher = Fetcher(access, transport=transport)
+        self._now = now
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._fetcher.close()
+
+    def examine(self, target: str) -> tuple[Checkup, ...]:
+        """Ask one Prometheus; one checkup for each job whose series it stores, or one that says what is wrong."""
+        base = check_target(target.removeprefix(SCHEME))
+        names, interface = self._query(base, _NAMES)
+        if names is None:
+            return (_make_empty(base, interface, {}),)
+        if not names:
+            return (_make_empty(base, interface, {"stored": False}),)
+        rows = {engine: self._query(base, query)[0] or [] for engine, query in _RANKS.items()}
+        steps, up = (self._query(base, query)[0] or [] for query in (_STEPS, _UP))
+        engines: tuple[EngineName, ...] = ("sglang", "vllm")
+        return tuple(
+            _sum_up(base, interface, engine, job, stored, rows[engine], steps, up)
+            for engine in engines
+            for job, stored in sorted(_group_names(names, engine).items())
+        )
+
+    def _query(self, base: str, query: str) -> tuple[list[Row] | None, Interface]:
+        """Ask one question; None where nothing came that can be read."""
+        began = self._now()
+        reply = self._fetcher.fetch(INTERFACE, base, f"/api/v1/query?{urlencode({'query': query})}", ACCEPT_JSON)
+        seconds, where = self._now() - began, f"{base}/api/v1/query"
+        if isinstance(reply, NoData):
+            return None, Interface(INTERFACE, where, name_status(reply), seconds, None, reply.reason)
+        rows = read_vector(reply.body)
+        if rows is None:
+            return None, Interface(INTERFACE, where, "failed", seconds, None, "expected the answer of a Prometheus")
+        return rows, Interface(INTERFACE, where, "answered", seconds)
+
+
+def read_vector(body: bytes) -> list[Row] | None:
+    """Read an instant vector: labels and value of each series; None if it is none."""
+    try:
+        told = msgspec.json.decode(body)
+        if told["status"] != "success" or told["data"]["resultType"] != "vector":
+            return None
+        return [(row["metric"], float(row["value"][1])) for row in told["data"]["result"]]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _group_names(names: Sequence[Row], engine: str) -> dict[str, set[str]]:
+    grouped: dict[str, set[str]] = {}
+    for labels, _ in names:
+        name = labels.get("__name__", "")
+        if name.startswith((f"{engine}:", f"{engine}_")):
+            grouped.setdefault(labels.get("job", ""), set()).add(name)
+    return grouped
+
+
+def _make_empty(base: str, interface: Interface, facts: Mapping[str, Fact]) -> Checkup:
+    found = find_checks({"any_refused": interface.status == "refused", "any_slow": interface.status == "slow", **facts})
+    return Checkup(base, None, None, None, (), None, (), (interface,), found, (), facts)
+
+
+def _sum_up(
+    base: str,
+    interface: Interface,
+    engine: EngineName,
+    job: str,
+    stored: set[str],
+    ranks: Sequence[Row],
+    steps: Sequence[Row],
+    up: Sequence[Row],
+) -> Checkup:
+    """Make the checkup of one job; pure."""
+    mine = [labels for labels, _ in ranks if labels.get("job", "") == job]
+    seen = tuple(sorted({int(text) for labels in mine if (text := labels.get(_RANK_LABEL[engine], "")).isdigit()}))
+    bare = {name.removeprefix(engine)[1:] for name in stored}
+    counted = next((value > 0 for labels, value in steps if labels.get("job", "") == job), False)
+    missing = find_missing(seen, None)
+    facts: dict[str, Fact] = {
+        "engine": engine,
+        "stored": True,
+        "spelling": _name_spelling(stored, engine),
+        "unlabelled": bool(mine) and not seen,
+        "ranks_seen": len(seen),
+        "ranks": max(len(seen), seen[-1] + 1) if seen else 0,
+        "ranks_missing": len(missing),
+        "missing_ranks": name_numbers(missing),
+        "targets_known": sum(labels.get("job", "") == job for labels, _ in up),
+        "targets_down": sum(labels.get("job", "") == job and value == 0 for labels, value in up),
+    }
+    lacking = [name for name in load_families(engine) if name not in bare]
+    facts |= {"families_missing": ", ".join(lacking)} if lacking else {}
+    if engine == "sglang" and "dp_attention_steps_total" in bare:
+        facts |= {"has_dp_attention": True, "dp_attention_steps_seen": counted}
+    fields = {row.field for row in load_series(engine) if bare.intersection(row.names)}
+    fields -= set(DP_ATTENTION) if facts.get("dp_attention_steps_seen") is False else set()
+    return Checkup(
+        target=f"{base} job {job}",
+        engine=engine,
+        version=None,
+        model=next((labels["model_name"] for labels in mine if labels.get("model_name")), None),
+        ranks=seen,
+        expected_ranks=None,
+        missing_ranks=missing,
+        interfaces=(interface,),
+        checks=find_checks(facts),
+        causes=judge_causes(engine, fields),
+        facts=dict(sorted(facts.items())),
+    )
+
+
+def _name_spelling(stored: set[str], engine: str) -> str:
+    colon, underscore = (any(name.startswith(f"{engine}{mark}") for name in stored) for mark in ":_")
+    return "both" if colon and underscore else "colon" if colon else "underscore"

@@ -1,0 +1,220 @@
+"""Findings that last: what is seen at moment after moment becomes one, and what is gone for a while ends it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dprankdiag.analysis.ledger_view import LedgerView, view_ledger
+from dprankdiag.analysis.ledger_window import LedgerWindow
+from dprankdiag.model.diagnosis import Finding, Severity, TimeWindow, When
+from dprankdiag.model.ledgers import Ledger
+from dprankdiag.pipelines.ledgers import judge_view, price_claim
+from dprankdiag.units import NS_PER_S
+
+WINDOW_S = 10.0
+"""Seconds that are judged together: enough requests and steps to tell, little enough to answer within ten seconds."""
+
+SHORT_S = 4.0
+"""The last of them are judged by themselves too: what has just begun fills a short window sooner."""
+
+RAISE_LAST, RAISE_SHARE = 3, 1.0
+"""A rank is named when it was named in so many of so many last moments ..."""
+
+CLEAR_LAST, CLEAR_SHARE = 10, 0.2
+"""... and no longer when it was named in so few of so many: in between it stays what it is."""
+
+FEWEST_MOMENTS = 12
+"""From so many moments on a recording is searched for times; fewer are judged together."""
+
+MOST_JUDGED = 4000
+"""Windows of a recording that are judged; of a longer one every n-th moment."""
+
+STEADY_SHARE = 0.8
+FEWEST_EVENTS = 5
+
+_SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+
+Key = tuple[str, str]
+"""Engine and cause."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What was seen of one rank under one cause: hits of the last moments, newest last."""
+
+    hits: deque[bool] = field(default_factory=lambda: deque(maxlen=CLEAR_LAST))
+    named: bool = False
+    since_s: float = 0.0
+    first_hit_s: float | None = None
+
+    def see(self, at_s: float, hit: bool) -> None:
+        self.hits.append(hit)
+        if hit and self.first_hit_s is None:
+            self.first_hit_s = at_s
+        recent = list(self.hits)[-RAISE_LAST:]
+        if not self.named and len(recent) == RAISE_LAST and sum(recent) >= RAISE_SHARE * RAISE_LAST:
+            self.named = True
+            self.since_s = at_s if self.first_hit_s is None else self.first_hit_s
+        elif self.named and sum(self.hits) <= CLEAR_SHARE * len(self.hits):
+            self.named = False
+        if not any(self.hits):
+            self.first_hit_s = None
+
+
+class Tracker:
+    """Follows findings from moment to moment.
+
+    A rank is named once three moments in a row name it, and stays named until eight of ten do not; so a verdict
+    neither comes from a single moment nor flickers at a threshold.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, dict[int | None, _Rank]] = {}
+        self._latest: dict[Key, Finding] = {}
+
+    def observe(self, at_s: float, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Take in the findings of a moment; return those that last, with the moment they began.
+
+        Args:
+            at_s: seconds on any axis that only grows.
+            findings: what this moment alone shows.
+        """
+        now: dict[Key, set[int | None]] = {}
+        for finding in findings:
+            key = (finding.engine, finding.cause)
+            now[key] = set(finding.ranks) or {None}
+            self._latest[key] = finding
+        for key in {*now, *self._seen}:
+            self._see(key, at_s, now.get(key, set()))
+        return tuple(sorted(self._list_named(), key=_gravity))
+
+    def _see(self, key: Key, at_s: float, hit: set[int | None]) -> None:
+        ranks = self._seen.setdefault(key, {})
+        for rank in hit:
+            ranks.setdefault(rank, _Rank())
+        for rank, state in list(ranks.items()):
+            state.see(at_s, rank in hit)
+            if not state.named and not any(state.hits):
+                del ranks[rank]
+        if not ranks:
+            del self._seen[key]
+            self._latest.pop(key, None)
+
+    def _list_named(self) -> Iterator[Finding]:
+        for key, ranks in self._seen.items():
+            named = {rank: state for rank, state in ranks.items() if state.named}
+            if not named:
+                continue
+            numbers = tuple(sorted(rank for rank in named if rank is not None))
+            since_s = min(state.since_s for state in named.values())
+            finding = self._latest[key]
+            yield replace(
+                finding,
+                ranks=numbers,
+                who=finding.who if set(numbers) == set(finding.ranks) else "one" if len(numbers) == 1 else "group",
+                onset_ns=round(since_s * NS_PER_S),
+            )
+
+
+def _gravity(finding: Finding) -> tuple[int, float, str, str]:
+    return _SEVERITIES.index(finding.severity), -finding.confidence, finding.engine, finding.cause
+
+
+def judge_moment(
+    ledger: Ledger, last: int, window_s: float = WINDOW_S, expect_ranks: int | None = None
+) -> tuple[LedgerView, list[Finding]]:
+    """Judge the window that ends at a moment.
+
+    Args:
+        ledger: with seconds.
+    """
+    seen = _view(ledger, last, window_s, expect_ranks)
+    findings = _judge(seen)
+    if ledger.seconds is not None and window_s > SHORT_S:
+        known = {_class_of(finding) for finding in findings}
+        findings += [one for one in _judge(_view(ledger, last, SHORT_S, expect_ranks)) if _class_of(one) not in known]
+    return seen, findings
+
+
+def _class_of(finding: Finding) -> str:
+    return finding.cause.split(".")[0]
+
+
+def _view(ledger: Ledger, last: int, window_s: float, expect_ranks: int | None) -> LedgerView:
+    first = last
+    if ledger.seconds is not None:
+        first = int(np.searchsorted(ledger.seconds, ledger.seconds[last] - window_s - 1e-6))
+    return view_ledger(LedgerWindow(ledger, first, last), expect_ranks)
+
+
+def _judge(seen: LedgerView) -> list[Finding]:
+    claims, _ = judge_view(seen)
+    return [price_claim(claim, seen) for claim in claims]
+
+
+@dataclass(slots=True)
+class _Span:
+    first_s: float
+    last_s: float
+    finding: Finding
+
+
+def is_series(ledger: Ledger) -> bool:
+    """Tell whether a ledger is long enough to be searched for times."""
+    if ledger.seconds is None or ledger.n_moments < FEWEST_MOMENTS:
+        return False
+    return float(ledger.seconds[-1]) >= 2 * WINDOW_S
+
+
+def find_episodes(ledger: Ledger, expect_ranks: int | None = None) -> list[Finding]:
+    """Follow a recording from moment to moment and list what lasted, when, and how it came."""
+    assert ledger.seconds is not None
+    tracker = Tracker()
+    spans: dict[tuple[str, tuple[int, ...]], list[_Span]] = {}
+    stride = max(1, ledger.n_moments // MOST_JUDGED)
+    places = range(1, ledger.n_moments, stride)
+    gap_s = 2.0 * stride * float(np.median(np.diff(ledger.seconds)))
+    for place in places:
+        at_s = float(ledger.seconds[place])
+        if at_s < WINDOW_S / 2:
+            continue
+        _, findings = judge_moment(ledger, place, expect_ranks=expect_ranks)
+        for finding in tracker.observe(at_s, findings):
+            known = spans.setdefault((finding.cause, finding.ranks), [])
+            since_s = (finding.onset_ns or 0) / NS_PER_S
+            if known and at_s - known[-1].last_s <= gap_s:
+                known[-1].last_s = at_s
+                known[-1].finding = min(known[-1].finding, finding, key=_gravity)
+            else:
+                known.append(_Span(min(since_s, at_s), at_s, finding))
+    return [_join_spans(ledger, parts) for parts in spans.values()]
+
+
+def _join_spans(ledger: Ledger, spans: Sequence[_Span]) -> Finding:
+    """Make one finding of all times at which the same ranks were named for the same cause."""
+    assert ledger.seconds is not None
+    origin_ns, length_s = ledger.start_ns or 0, float(ledger.seconds[-1])
+    first_s, last_s = spans[0].first_s, spans[-1].last_s
+    covered_s = sum(span.last_s - span.first_s for span in spans)
+    finding = min((span.finding for span in spans), key=_gravity)
+    window = TimeWindow(*(origin_ns + round(one * NS_PER_S) for one in (first_s, last_s)))
+    if covered_s >= STEADY_SHARE * length_s:
+        return replace(finding, when="steady", window=window, onset_ns=None)
+    if len(spans) == 1 and first_s > WINDOW_S and last_s >= length_s - WINDOW_S:
+        return replace(finding, when="onset", window=window, onset_ns=window.start_ns)
+    period_ns = _find_period(spans)
+    when: When = "periodic" if period_ns is not None else "burst"
+    return replace(finding, when=when, window=window, onset_ns=None, period_ns=period_ns)
+
+
+def _find_period(spans: Sequence[_Span]) -> int | None:
+    if len(spans) < FEWEST_EVENTS:
+        return None
+    gaps = np.diff([span.first_s for span in spans])
+    period = float(np.median(gaps))
+    even = bool((np.abs(gaps - period) <= 0.2 * period).mean() >= STEADY_SHARE)
+    return round(period * NS_PER_S) if even else None

@@ -1,0 +1,131 @@
+"""Series read back from Prometheus are the pages that engines wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dprankdiag.collectors.base import Collector
+from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_paths, make_selector
+from dprankdiag.collectors.sglang_metrics import SglangMetrics
+from dprankdiag.collectors.vllm_metrics import VllmMetrics
+from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.ledgers import LedgerAnswer
+
+T0_S, STEP_S = 1_764_000_000, 15
+
+
+def store(pages: list[bytes], mark: str = ":", **added: str) -> list[dict[str, Any]]:
+    """Store pages as Prometheus would: a page a step, target labels added."""
+    series: dict[str, dict[str, Any]] = {}
+    for step, page in enumerate(pages):
+        for family in text_string_to_metric_families(page.decode()):
+            for sample in family.samples:
+                labels = {"__name__": sample.name.replace(":", mark, 1), **sample.labels, **added}
+                one = series.setdefault(repr(sorted(labels.items())), {"metric": labels, "values": []})
+                one["values"].append([T0_S + step * STEP_S, repr(sample.value)])
+    return list(series.values())
+
+
+def answer(result: list[dict[str, Any]], kind: str = "matrix") -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}}).encode()
+
+
+def collectors() -> dict[str, Collector]:
+    return {"sglang": SglangMetrics(), "vllm": VllmMetrics()}
+
+
+def parse(body: bytes) -> tuple[LedgerAnswer, ...]:
+    return PrometheusApi(collectors()).parse(body, "http://prometheus:9090", 77)
+
+
+@pytest.mark.parametrize("mark", [":", "_"])
+@pytest.mark.parametrize(
+    "engine, files",
+    [
+        ("sglang", "sglang-0.5.23/prefill-on-one-rank/metrics_t{}.prom"),
+        ("vllm", "vllm-0.33.0/hot-rank/scrape{}.prom"),
+    ],
+)
+def test_each_moment_is_the_page_of_that_moment(fixtures: Path, engine: str, files: str, mark: str) -> None:
+    first = 0 if engine == "sglang" else 1
+    pages = [(fixtures / files.format(number)).read_bytes() for number in (first, first + 1)]
+    told = parse(answer(store(pages, mark, instance="10.0.0.1:30000", job="engines", pod="p-1")))
+    assert [one.taken_ns for one in told] == [T0_S * 10**9, (T0_S + STEP_S) * 10**9]
+    assert {one.where for one in told} == {"http://prometheus:9090 (engines 10.0.0.1:30000)"}
+    assert {one.facts["spelling"] for one in told} == {"colon" if mark == ":" else "underscore"}
+    for one, page in zip(told, pages, strict=True):
+        (direct,) = collectors()[engine].parse(page, "x")
+        assert (one.ranks, one.model, set(one.values)) == (direct.ranks, direct.model, set(direct.values))
+        for name, values in one.values.items():
+            np.testing.assert_allclose(values, direct.values[name], rtol=1e-12)
+
+
+def test_engines_are_told_apart_by_job_and_instance(fixtures: Path) -> None:
+    folder = fixtures / "vllm-0.33.0" / "hot-rank-external-lb"
+    result = [
+        one
+        for rank in range(3)
+        for one in store([(folder / f"rank{rank}.scrape1.prom").read_bytes()], instance=f"h{rank}:8000", job="vllm")
+    ]
+    assert [(one.ranks, one.where.split()[-1]) for one in parse(answer(result))] == [
+        ((0,), "h0:8000)"), ((1,), "h1:8000)"), ((2,), "h2:8000)"),
+    ]  # fmt: skip
+
+
+def test_a_target_scraped_twice_counts_once(fixtures: Path) -> None:
+    page = (fixtures / "sglang-0.5.23" / "balanced" / "metrics_t1.prom").read_bytes()
+    result = [*store([page], instance="h:1", pod="a"), *store([page], instance="h:1", pod="b")]
+    (told,) = parse(answer(result))
+    (direct,) = SglangMetrics().parse(page, "x")
+    assert told.values["stages_s"] == pytest.approx(direct.values["stages_s"])
+
+
+def test_the_latest_samples_come_as_a_vector() -> None:
+    labels = {"__name__": "vllm:num_requests_running", "engine": "0", "model_name": 'a"b\\', "instance": "h:1"}
+    (told,) = parse(answer([{"metric": labels, "value": [T0_S, "3"]}], "vector"))
+    assert (told.model, told.values["running_requests"].tolist()) == ('a"b\\', [3.0])
+
+
+def test_a_server_that_holds_no_engine_tells_nothing() -> None:
+    assert parse(answer([])) == ()
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"status":"error","error":"x"}', answer([], "scalar"), b"{}"])
+def test_other_answers_are_refused(body: bytes) -> None:
+    with pytest.raises(InputError):
+        parse(body)
+
+
+@pytest.mark.parametrize("one", [{}, {"metric": {}, "values": []}, {"metric": 5, "value": [1, "2"]}, 7])
+def test_broken_series_are_damage(one: Any) -> None:
+    with pytest.raises(DamagedInput):
+        parse(answer([one]))
+
+
+def test_questions_name_what_collectors_read() -> None:
+    asked = parse_qs(urlsplit(make_path(at_s=12.5)).query)
+    assert (asked["query"], asked["time"]) == ([make_selector()], ["12.500"])
+    for name in ("dp_attention_tokens_total", "eplb_gpu_physical_count_bucket", "kv_cache_usage_perc"):
+        assert name in make_selector()
+
+
+def test_a_long_span_is_asked_for_piece_by_piece() -> None:
+    asked = [parse_qs(urlsplit(path).query) for path in make_range_paths(start_s=0, end_s=1000, step_s=15)]
+    assert [(float(one["start"][0]), float(one["end"][0])) for one in asked] == [(0, 465), (480, 945), (960, 1000)]
+    moments = [
+        moment for one in asked for moment in range(int(float(one["start"][0])), int(float(one["end"][0])) + 1, 15)
+    ]
+    assert moments == list(range(0, 1001, 15))
+
+
+@pytest.mark.parametrize("end_s, step_s", [(0, 1), (10, 0), (10, -1)])
+def test_no_span_is_refused(end_s: float, step_s: float) -> None:
+    with pytest.raises(UsageError, match="above 0"):
+        list(make_range_paths(start_s=0, end_s=end_s, step_s=step_s))
