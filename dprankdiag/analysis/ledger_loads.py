@@ -108,9 +108,10 @@ def find_poor_drafts(seen: LedgerView) -> Uneven | None:
 def is_slow_itself(seen: LedgerView) -> bool:
     """Tell whether ranks step more slowly than what they were given explains.
 
-    Ranks that DP attention keeps in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
+    Ranks kept in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells,
+    where that is counted.
     """
-    if seen.slow is None or seen.has_dp_attention:
+    if seen.slow is None or is_lockstep(seen):
         return False
     given = [1.0]
     if seen.arrivals is not None:
@@ -119,6 +120,11 @@ def is_slow_itself(seen: LedgerView) -> bool:
         told = [one for one in (seen.running, seen.held) if one is not None]
         given += [_ratio(one, seen.slow.mask) or 1.0 for one in told if not np.isnan(one.values[seen.slow.mask]).all()]
     return seen.slow.ratio >= LEAST_SLOW * max(given)
+
+
+def is_lockstep(seen: LedgerView) -> bool:
+    """Tell ranks that DP attention keeps in step: SGLang's, unless the engine says that they are replicas."""
+    return seen.window.ledger.engine == "sglang" and seen.window.ledger.facts.get("enable_dp_attention") is not False
 
 
 def find_full(seen: LedgerView) -> BoolArray | None:
@@ -196,10 +202,19 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
         if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
             return prompts
         kind = _kind_of_work(seen.running or seen.rows, high)
+        if kind == "context" and not _holds_more(seen, high.mask):
+            continue
         parts = (seen.rows, quantity) if kind == "requests" else (quantity, seen.rows)
         shown = tuple(one for one in parts if one is not None)
         return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
     return None
+
+
+def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether ranks with more attention hold more KV tokens beyond chance; else a few long prompts made it."""
+    if seen.held is None:
+        return True
+    return seen.held.uneven is not None and bool((seen.held.uneven.mask & mask).any())
 
 
 def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:

@@ -118,12 +118,12 @@ def _split_targets(streams: Sequence[_Stream]) -> list[list[_Stream]]:
             loose.append(stream)
         else:
             targets.setdefault((answer.engine, answer.model, answer.role), []).append(stream)
-    for stream in loose:
+    for stream in sorted(loose, key=lambda one: not one.first.ranks):
         homes = [parts for key, parts in targets.items() if _may_join(stream.first, key, parts)]
         if len(homes) == 1:
             homes[0].append(stream)
         else:
-            targets.setdefault((stream.first.engine, None or "", stream.first.role), []).append(stream)
+            targets.setdefault((stream.first.engine, "", stream.first.role), []).append(stream)
     return list(targets.values())
 
 

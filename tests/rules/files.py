@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ RECORDED = re.compile(r"\b[a-z_]+:[a-z_]+:[a-z_]+\b")
 Rule = Mapping[str, Any]
 
 
-def load_groups(path: Path = RULES) -> list[dict[str, Any]]:
-    """Load the groups of a rule file."""
-    groups: list[dict[str, Any]] = yaml.safe_load(path.read_text("utf-8"))["groups"]
+@cache
+def load_groups() -> list[dict[str, Any]]:
+    """Load the groups of the rule file."""
+    groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
     return groups
 
 
@@ -41,23 +43,22 @@ def get_name(rule: Rule) -> str:
 
 def find_needed(roots: Iterable[str]) -> set[str]:
     """Return the names of the rules that some alerts and series need, themselves included."""
-    rules = list_rules()
-    needed: set[str] = set()
-    waiting = set(roots)
-    while waiting:
-        name = waiting.pop()
-        needed.add(name)
-        for rule in rules:
-            if name in (get_name(rule), rule.get("alert")):
-                needed.add(get_name(rule))
-                waiting |= set(RECORDED.findall(rule["expr"])) - needed
-    return needed
+    return set().union(*(_find_needed_by(name) for name in roots))
 
 
-def find_roots(test: Path) -> set[str]:
-    """Return the alerts and series that a test file asks for."""
-    text = test.read_text("utf-8")
-    return set(re.findall(r"alertname: (\w+)", text)) | set(RECORDED.findall(text))
+@cache
+def _find_needed_by(name: str) -> frozenset[str]:
+    needed = {name}
+    for rule in list_rules():
+        if name in (get_name(rule), rule.get("alert")):
+            needed.add(get_name(rule))
+            needed |= find_needed(RECORDED.findall(rule["expr"]))
+    return frozenset(needed)
+
+
+def find_roots(text: str) -> set[str]:
+    """Return the alerts and series that a test asks for."""
+    return set(re.findall(r'"?alertname"?: "?(\w+)', text)) | set(RECORDED.findall(text))
 
 
 def run_promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

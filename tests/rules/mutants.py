@@ -25,6 +25,7 @@ EQUIVALENT = {
     ("DPRankCannotJudge steps_not_counted", "sum without → max without"): _ANY_ABOVE_0,
     ("DPRankCannotJudge stages_not_counted", "sum without → max without"): _ANY_ABOVE_0,
     ("instance_rank:dprank_kv_usage:skewed", "sum without → max without"): _ANY_ABOVE_0,
+    ("instance_rank:dprank_kv_usage:skewed", "instance kept"): "the match ignores it again",
     ("instance:dprank_expert_balancedness:mean", "max without → min without"): _ONE_SERIES,
     ("instance_rank:dprank_prefill_tokens:rate", "sum without → max without"): _ONE_SERIES,
     ("instance_rank:dprank_token_seconds:mean", "max without → min without"): _ONE_SERIES,
@@ -35,28 +36,35 @@ EQUIVALENT = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A rule with one change: its name, what was done, the expression and how long the condition must last."""
+    """A rule with one change: its name, what was done, the expression and how long the condition must last.
+
+    Attributes:
+        shows_in: what a case that notices it is likely to hold.
+    """
 
     rule: str
     change: str
     expr: str
     hold: str | None = None
+    shows_in: str = ""
 
 
 def make_mutants(name: str, expr: str, hold: str | None) -> Iterator[Mutant]:
     """Make every mutant of a rule."""
     if hold is not None:
         yield Mutant(name, "no for", expr, "0s")
-    changes = [*_lose_spelling(expr), *_drop_matcher(name, expr), *_flip(expr), *_drop_arm(expr), *_refold(expr)]
+    for change, changed, spelling in _lose_spelling(expr):
+        yield Mutant(name, change, changed, hold, f'"series": "{spelling}')
+    changes = [*_drop_matcher(name, expr), *_flip(expr), *_drop_arm(expr), *_refold(expr)]
     for change, changed in changes:
         yield Mutant(name, change, changed, hold)
 
 
-def _lose_spelling(expr: str) -> Iterator[tuple[str, str]]:
+def _lose_spelling(expr: str) -> Iterator[tuple[str, str, str]]:
     for spelling in _SPELLINGS:
         changed = re.sub(rf"(?<![\w:]){spelling}(?=\w)", "gone" + spelling[-1], expr)
         if changed != expr:
-            yield f"no {spelling}", changed
+            yield f"no {spelling}", changed, spelling
 
 
 def _drop_matcher(name: str, expr: str) -> Iterator[tuple[str, str]]:

@@ -133,3 +133,12 @@ def test_the_runbook_of_every_alert_exists() -> None:
                 page, anchor = rule.page.split("#")
                 headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
                 assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_alert_and_setting_named_in_the_documentation_exists_and_every_alert_is_named() -> None:
+    page = (ROOT / "docs" / "rules.md").read_text("utf-8")
+    alerts = {str(rule["alert"]) for rule in list_rules() if "alert" in rule}
+    assert set(re.findall(r"`(DPRank\w+)`", page)) == alerts
+    assert set(re.findall(r"--set '?(\w+)=", page)) <= set(load_rules().settings) | {"KEY"}
+    reasons = {rule["labels"]["reason"] for rule in list_rules() if "reason" in rule.get("labels", {})}
+    assert reasons <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.rules.files import RULES, TESTS, find_needed, find_roots, get_name, list_rules, load_groups, run_promtool
+from tests.rules.files import (
+    RULES,
+    TESTS,
+    Rule,
+    find_needed,
+    find_roots,
+    get_name,
+    list_rules,
+    load_groups,
+    run_promtool,
+)
 from tests.rules.mutants import EQUIVALENT, Mutant, make_mutants
 
 MUTANTS = [one for rule in list_rules() for one in make_mutants(get_name(rule), rule["expr"], rule.get("for"))]
@@ -53,41 +65,62 @@ def test_no_mutant_survives(tmp_path: Path) -> None:
     assert [(one.rule, one.change) for (_, one), alive in zip(tried, survived, strict=True) if alive] == []
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case of a test file, to be run alone: the first that notices a mutant spares the others."""
+
+    text: str
+    roots: frozenset[str]
+    watches_all: bool
+
+
+@cache
+def _list_cases() -> list[Case]:
+    """List the cases of all test files, small files first."""
+    cases = []
+    for test in sorted(TESTS, key=lambda test: test.stat().st_size):
+        content = yaml.safe_load(test.read_text("utf-8"))
+        for one in content["tests"]:
+            text = json.dumps(content | {"tests": [one], "rule_files": [RULES.name]})
+            cases.append(Case(text, frozenset(find_roots(text)), "ALERTS{" in text))
+    return cases
+
+
+@cache
+def _list_able(rule: str) -> list[tuple[Case, frozenset[str]]]:
+    """List the cases a rule can matter to, with the rules each needs; the nearest come first.
+
+    Where no alert may fire, the alerts that depend on the rule are needed as well.
+    """
+    depending = {get_name(one) for one in list_rules() if "alert" in one and rule in find_needed([get_name(one)])}
+    able = []
+    for case in _list_cases():
+        needed = find_needed(case.roots | depending if case.watches_all else case.roots)
+        if rule in needed:
+            asked = find_needed(case.roots)
+            distance = (rule not in case.roots, rule not in asked, len(asked))
+            able.append((distance, case, frozenset(needed)))
+    return [(case, needed) for _, case, needed in sorted(able, key=lambda one: one[0])]
+
+
 def _survives(mutant: Mutant, folder: Path) -> bool:
-    (folder / "tests").mkdir(parents=True)
-    return not any(_is_killed(mutant, test, folder) for test in _order_tests(mutant.rule))
+    folder.mkdir()
+    able = sorted(_list_able(mutant.rule), key=lambda one: mutant.shows_in not in one[0].text)
+    return not any(_is_killed(mutant, case, needed, folder) for case, needed in able)
 
 
-@cache
-def _needed_by(test: Path, rule: str) -> frozenset[str]:
-    """Name the rules a test needs to see a change of one rule: what it asks for, and all alerts where none may fire."""
-    roots = find_roots(test)
-    if "ALERTS{" in test.read_text("utf-8"):
-        roots |= {get_name(one) for one in list_rules() if "alert" in one and rule in find_needed([get_name(one)])}
-    return frozenset(find_needed(roots))
+def _is_killed(mutant: Mutant, case: Case, needed: frozenset[str], folder: Path) -> bool:
+    groups = [
+        group | {"rules": [_change(rule, mutant) for rule in group["rules"] if get_name(rule) in needed]}
+        for group in load_groups()
+    ]
+    (folder / RULES.name).write_text(json.dumps({"groups": groups}))
+    (folder / "case.yml").write_text(case.text)
+    return run_promtool("test", "rules", folder / "case.yml").returncode != 0
 
 
-@cache
-def _order_tests(rule: str) -> list[Path]:
-    """List the tests a rule can matter to, those that ask for it first, small ones before large ones."""
-    able = [test for test in TESTS if rule in _needed_by(test, rule)]
-    return sorted(able, key=lambda test: (rule not in find_needed(find_roots(test)), test.stat().st_size))
-
-
-def _is_killed(mutant: Mutant, test: Path, folder: Path) -> bool:
-    needed = _needed_by(test, mutant.rule)
-    groups = load_groups()
-    for group in groups:
-        group["rules"] = [
-            _change(rule, mutant) if get_name(rule) == mutant.rule else rule
-            for rule in group["rules"]
-            if get_name(rule) in needed
-        ]
-    (folder / RULES.name).write_text(yaml.safe_dump({"groups": groups}))
-    (folder / "tests" / test.name).write_bytes(test.read_bytes())
-    return run_promtool("test", "rules", folder / "tests" / test.name).returncode != 0
-
-
-def _change(rule: dict[str, object], mutant: Mutant) -> dict[str, object]:
-    changed = rule | {"expr": mutant.expr}
-    return changed | {"for": mutant.hold} if mutant.hold else changed
+def _change(rule: Rule, mutant: Mutant) -> Rule:
+    if get_name(rule) != mutant.rule:
+        return rule
+    hold = {"for": mutant.hold} if mutant.hold else {}
+    return dict(rule) | {"expr": mutant.expr} | hold
