@@ -165,8 +165,9 @@ _OTHER_QUEUES = (
 def _find_idle(seen: LedgerView) -> LoadFound | None:
     if seen.idle_share is None:
         return None
+    known = ~np.isnan(seen.idle_share)
     idle = np.nan_to_num(seen.idle_share) >= IDLE_SHARE
-    count, n_ranks = int(idle.sum()), len(idle)
+    count, n_ranks = int(idle.sum()), int(known.sum())
     if not 0 < count < n_ranks or not _could_be_spread(seen):
         return None
     chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
@@ -176,7 +177,7 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     values = shown[-1].values if shown else np.where(idle, 0.0, 1.0)
     mean = float(np.nanmean(values))
     ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
-    return LoadFound("idle", ~idle, -log(max(chance, 1e-300)), ratio, shown)
+    return LoadFound("idle", known & ~idle, -log(max(chance, 1e-300)), ratio, shown)
 
 
 def _could_be_spread(seen: LedgerView) -> bool:
@@ -191,12 +192,7 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
     """Find ranks with more attention work: by pairs, else by the KV tokens they hold if their pairs are not even."""
     for quantity in (seen.work, seen.held):
         high = None if quantity is None else quantity.uneven
-        if (
-            quantity is None
-            or high is None
-            or _is_one_request(seen, high.mask)
-            or not _stands_out(seen.work, high.mask)
-        ):
+        if quantity is None or high is None or _is_one_request(seen, high.mask) or _is_even(seen.work, high.mask):
             continue
         prompts = _find_prompts(seen)
         if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
@@ -224,27 +220,38 @@ def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
 
 def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
     """Tell longer contexts from more requests by how much of the ratio the requests explain."""
-    if rows is None or np.isnan(rows.values[high.mask]).any():
+    if rows is None or np.isnan(rows.values[high.mask]).any() or np.isnan(rows.values[~high.mask]).all():
         return "unknown"
     ratio = _ratio(rows, high.mask)
-    if ratio is None or abs(ratio - 1.0) <= ROWS_EVEN:
+    if ratio is None:
+        return "requests" if np.nansum(rows.values[high.mask]) > 0 else "unknown"
+    if abs(ratio - 1.0) <= ROWS_EVEN:
         return "context"
     return "requests" if log(max(ratio, 1e-9)) >= EXPLAINS * log(high.ratio) else "context"
 
 
 def _ratio(quantity: Quantity, mask: BoolArray) -> float | None:
     """Return the mean of the ranks of a mask over the mean of the others."""
-    rest = quantity.values[~mask]
-    usual = float(np.nanmean(rest)) if not np.isnan(rest).all() else 0.0
-    return float(np.nanmean(quantity.values[mask])) / usual if usual > 0 else None
+    own, rest = quantity.values[mask], quantity.values[~mask]
+    if np.isnan(own).all() or np.isnan(rest).all():
+        return None
+    usual = float(np.nanmean(rest))
+    return float(np.nanmean(own)) / usual if usual > 0 else None
 
 
 def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
     """Tell whether the ranks of a mask have clearly more of something; unknown is no."""
-    if quantity is None:
+    if quantity is None or np.isnan(quantity.values[mask]).all() or np.isnan(quantity.values[~mask]).all():
         return False
     ratio = _ratio(quantity, mask)
-    return ratio is None or ratio >= LEAST_RATIO
+    return float(np.nanmean(quantity.values[mask])) > 0 if ratio is None else ratio >= LEAST_RATIO
+
+
+def _is_even(quantity: Quantity | None, mask: BoolArray) -> bool:
+    """Tell whether the ranks of a mask are known to have no more of something."""
+    if quantity is None or np.isnan(quantity.values[mask]).any():
+        return False
+    return not _stands_out(quantity, mask)
 
 
 def _find_prompts(seen: LedgerView) -> LoadFound | None:
@@ -283,6 +290,6 @@ def _find_requests(seen: LedgerView) -> LoadFound | None:
     if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
         return None
     queues = seen.running is not None and seen.running.uneven is None
-    if seen.work is not None and not queues and not _stands_out(seen.work, rows.uneven.mask):
+    if not queues and _is_even(seen.work, rows.uneven.mask):
         return None
     return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))

@@ -44,6 +44,9 @@ CHIP_SPREAD = 0.02
 LEAST_SLOW = 1.08
 """Healthy chips differ by two to four per cent; engines on their own also by their load, which varies."""
 
+LAST_MOMENTS = 3
+"""A rank that tells nothing at so many moments on end is gone; one poll may fail."""
+
 LEAST_COST = 0.03
 """Share of the time from which a late rank matters (DESIGN 3: warning)."""
 
@@ -89,7 +92,7 @@ class LedgerView:
         arrivals: requests that came to each rank over the window; None if not counted.
         slow: ranks whose own steps take longer; nobody stands out in lockstep.
         has_dp_attention: steps of DP attention are counted.
-        missing: ranks that should be there and tell nothing.
+        missing: ranks that should be there and tell nothing, or nothing any more.
         moving: ranks of which a counter of work has grown.
         frozen: ranks whose gauges are left over from earlier work.
     """
@@ -137,6 +140,19 @@ def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, 
     count = max(count, max(ledger.ranks, default=-1) + 1)
     first = min(ledger.ranks, default=0) if not told else 0
     return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
+
+
+def find_gone(window: LedgerWindow) -> tuple[int, ...]:
+    """List ranks that told something earlier in the window, and nothing at its end although others did."""
+    tables = window.ledger.values.values()
+    if not tables or not window.has_growth:
+        return ()
+    told = np.zeros((window.last - window.first + 1, window.n_ranks), bool)
+    for table in tables:
+        told |= ~np.isnan(table[window.first : window.last + 1])
+    late = np.asarray(told[-min(LAST_MOMENTS, len(told) // 2) :].any(axis=0))
+    gone = np.asarray(told.any(axis=0) & ~late)
+    return tuple(rank for rank, away in zip(window.ledger.ranks, gone, strict=True) if away) if late.any() else ()
 
 
 def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> LedgerView:
@@ -187,7 +203,7 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         ages_s=measure_ages(window),
         requests=_count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
-        missing=find_missing(window.ledger, expect_ranks),
+        missing=tuple(sorted({*find_missing(window.ledger, expect_ranks), *find_gone(window)})),
     )
 
 
@@ -217,14 +233,16 @@ def _find_moving(window: LedgerWindow) -> BoolArray:
         if grown is not None:
             told = told or name != "scheduled_tokens" or bool(np.nansum(grown) > 0)
             moving |= np.nan_to_num(grown) > 0
-    return moving if told else np.ones(window.n_ranks, bool)
+    return np.asarray(moving | window.restarted) if told else np.ones(window.n_ranks, bool)
 
 
 def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
     """Find ranks whose gauges are left over from earlier work: they run requests and compute nothing, peers do."""
     if not window.has_growth or not moving.any() or moving.all():
         return np.zeros(window.n_ranks, bool)
-    return np.asarray(~moving & window.held("running_requests"))
+    stamps = window.held("load_stamp_s")
+    # The counters of a load snapshot that is not published any more stand still on a working rank too.
+    return np.asarray(~moving & window.held("running_requests") & ~stamps)
 
 
 def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
@@ -370,7 +388,8 @@ def _idle_share(
     if not window.has_growth or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)
-    return np.where(moving, 0.0, np.where(nothing_runs, 1.0, np.nan))
+    shares = np.where(moving, 0.0, np.where(nothing_runs, 1.0, np.nan))
+    return np.where(window.restarted, np.nan, shares)
 
 
 def _accepted(window: LedgerWindow) -> FloatArray | None:
@@ -406,6 +425,8 @@ def _find_reason(window: LedgerWindow, moving: BoolArray, running: FloatArray | 
         return "its series carry no rank label, so that ranks cannot be told apart"
     if not ledger.ranks:
         return "no answer tells a number of any rank"
+    if ledger.swinging:
+        return "its counters go up and down: several processes answer in turn at one address, ask each of them"
     if len(ledger.ranks) == 1:
         return "only one rank is shown: there is nothing to compare it with"
     works = window.has_growth and moving.any()
