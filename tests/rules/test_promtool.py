@@ -67,10 +67,17 @@ def test_no_mutant_survives(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case of a test file, to be run alone: the first that notices a mutant spares the others."""
+    """One case of a test file, to be run alone: the first that notices a mutant spares the others.
+
+    Attributes:
+        roots: what the case asks for.
+        subject: what its whole file asks for.
+        watches_all: it expects that no alert fires.
+    """
 
     text: str
     roots: frozenset[str]
+    subject: frozenset[str]
     watches_all: bool
 
 
@@ -80,9 +87,10 @@ def _list_cases() -> list[Case]:
     cases = []
     for test in sorted(TESTS, key=lambda test: test.stat().st_size):
         content = yaml.safe_load(test.read_text("utf-8"))
+        subject = frozenset(find_roots(test.read_text("utf-8")))
         for one in content["tests"]:
             text = json.dumps(content | {"tests": [one], "rule_files": [RULES.name]})
-            cases.append(Case(text, frozenset(find_roots(text)), "ALERTS{" in text))
+            cases.append(Case(text, frozenset(find_roots(text)), subject, "ALERTS{" in text))
     return cases
 
 
@@ -97,8 +105,8 @@ def _list_able(rule: str) -> list[tuple[Case, frozenset[str]]]:
     for case in _list_cases():
         needed = find_needed(case.roots | depending if case.watches_all else case.roots)
         if rule in needed:
-            asked = find_needed(case.roots)
-            distance = (rule not in case.roots, rule not in asked, len(asked))
+            asked = find_needed(case.subject)
+            distance = (rule not in case.subject, rule not in asked, len(asked))
             able.append((distance, case, frozenset(needed)))
     return [(case, needed) for _, case, needed in sorted(able, key=lambda one: one[0])]
 
