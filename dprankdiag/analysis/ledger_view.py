@@ -176,7 +176,8 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
     admitted = window.growth("admitted_requests")
     samples = count_independent(window, running, admitted)
     rows = count_rows(window, running, frozen)
-    held = _held(window, samples, frozen)
+    in_level = samples if running is None or window.averages else np.nan_to_num(running)
+    held = _held(window, in_level, frozen, counted=running is not None)
     computed = window.growth("prefill_tokens")
     for other in ("load_prefill_tokens", "pass_prefill_tokens"):
         computed = window.growth(other) if computed is None else computed
@@ -190,9 +191,9 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         _find_reason(window, moving, running),
         moving,
         frozen,
-        rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], samples))),
+        rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], in_level))),
         running=None if running is None else Quantity("running", running, find_high(running, running)),
-        work=_work(window, samples, held, computed, prompts) or held,
+        work=_work(window, samples, held, computed, prompts, counted=running is not None) or held,
         held=held,
         computed=_computed(computed, prompts),
         prompts=_prompt_tokens(window, computed, cached),
@@ -254,7 +255,13 @@ def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
 
 
 def _work(
-    window: LedgerWindow, samples: FloatArray, held: Quantity | None, computed: FloatArray | None, prompts: FloatArray
+    window: LedgerWindow,
+    samples: FloatArray,
+    held: Quantity | None,
+    computed: FloatArray | None,
+    prompts: FloatArray,
+    *,
+    counted: bool,
 ) -> Quantity | None:
     """Return the query-key pairs of each rank's attention, where they are counted.
 
@@ -272,7 +279,7 @@ def _work(
         LENGTH_SPREAD * decoded / np.sqrt(max(float(np.nanmean(samples)), 1.0)),
         PROMPT_PAIR_SPREAD * prompted / np.sqrt(max(float(np.nanmean(prompts)), 1.0)),
     )
-    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, chance_sd=float(chance)))
+    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, chance_sd=float(chance), counted=counted))
 
 
 def _count_prompts(computed: FloatArray | None, arrivals: FloatArray | None) -> FloatArray:
@@ -282,7 +289,7 @@ def _count_prompts(computed: FloatArray | None, arrivals: FloatArray | None) -> 
     return np.zeros(1) if computed is None else np.nan_to_num(computed) / TOKENS_A_PROMPT
 
 
-def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quantity | None:
+def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray, *, counted: bool) -> Quantity | None:
     """Return the KV tokens, or the share of the pool, that each rank holds."""
     for name in ("load_used_tokens", "used_tokens", "load_kv_usage_ratio", "kv_usage_ratio"):
         level = window.level(name)
@@ -293,12 +300,12 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quant
             if name.endswith("_ratio") and capacity is not None and not np.isnan(capacity).any():
                 # Pools may differ, and a share of a small one is not much work.
                 name, level = "used_tokens", level * capacity
-            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD))
+            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD, counted=counted))
     tokens, passes = window.growth("pass_context_tokens"), window.growth("pass_count")
     if tokens is None or passes is None or not is_positive(tokens):
         return None
     held = np.nan_to_num(divide(tokens, passes))
-    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD))
+    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD, counted=counted))
 
 
 def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:
