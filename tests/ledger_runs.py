@@ -20,7 +20,8 @@ from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_score import Named
 from dprankdiag.harness.ledger_sglang import EPOCH_S
 from dprankdiag.harness.ledger_worlds import Tick
-from dprankdiag.model.ledgers import FloatArray, LedgerAnswer
+from dprankdiag.model.ledgers import FloatArray, LedgerAnswer, NoData
+from dprankdiag.pipelines import watch
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
 
 Read = Callable[[Tick], Iterable[LedgerAnswer]]
@@ -119,6 +120,21 @@ def _answer_loads(state: LedgerState) -> LedgerAnswer:
 
 def _ranks(state: LedgerState) -> tuple[int, ...]:
     return tuple(range(state.ranks))
+
+
+class Live:
+    """Judges as `watch` does, from pages: the product's own pipeline, tick by tick."""
+
+    def __init__(self) -> None:
+        self._watcher = watch.Watcher()
+
+    def __call__(self, tick: Tick) -> list[Named]:
+        """Name what holds now, at a warning or above."""
+        silent = tick.failed if tick.state is not None else ("metrics",)
+        told = [replace(answer, where=f"http://lab/{answer.where}") for answer in read_pages(tick)]
+        failed = [NoData("sglang-metrics", f"http://lab/{name}", tick.epoch_ns, "refused") for name in silent]
+        findings = self._watcher.observe([*told, *failed], tick.epoch_ns).diagnosis.findings
+        return [(finding.cause, finding.ranks) for finding in findings if finding.severity != "info"]
 
 
 class Watcher:

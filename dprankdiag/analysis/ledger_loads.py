@@ -108,9 +108,10 @@ def find_poor_drafts(seen: LedgerView) -> Uneven | None:
 def is_slow_itself(seen: LedgerView) -> bool:
     """Tell whether ranks step more slowly than what they were given explains.
 
-    Ranks that DP attention keeps in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells, where that is counted.
+    Ranks kept in step cannot. A slow engine keeps its requests longer, so that they collect; what came to it tells,
+    where that is counted.
     """
-    if seen.slow is None or seen.has_dp_attention:
+    if seen.slow is None or is_lockstep(seen):
         return False
     given = [1.0]
     if seen.arrivals is not None:
@@ -119,6 +120,11 @@ def is_slow_itself(seen: LedgerView) -> bool:
         told = [one for one in (seen.running, seen.held) if one is not None]
         given += [_ratio(one, seen.slow.mask) or 1.0 for one in told if not np.isnan(one.values[seen.slow.mask]).all()]
     return seen.slow.ratio >= LEAST_SLOW * max(given)
+
+
+def is_lockstep(seen: LedgerView) -> bool:
+    """Tell ranks that DP attention keeps in step: SGLang's, unless the engine says that they are replicas."""
+    return seen.window.ledger.engine == "sglang" and seen.window.ledger.facts.get("enable_dp_attention") is not False
 
 
 def find_full(seen: LedgerView) -> BoolArray | None:
@@ -159,8 +165,9 @@ _OTHER_QUEUES = (
 def _find_idle(seen: LedgerView) -> LoadFound | None:
     if seen.idle_share is None:
         return None
+    known = ~np.isnan(seen.idle_share)
     idle = np.nan_to_num(seen.idle_share) >= IDLE_SHARE
-    count, n_ranks = int(idle.sum()), len(idle)
+    count, n_ranks = int(idle.sum()), int(known.sum())
     if not 0 < count < n_ranks or not _could_be_spread(seen):
         return None
     chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
@@ -170,7 +177,7 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     values = shown[-1].values if shown else np.where(idle, 0.0, 1.0)
     mean = float(np.nanmean(values))
     ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
-    return LoadFound("idle", ~idle, -log(max(chance, 1e-300)), ratio, shown)
+    return LoadFound("idle", known & ~idle, -log(max(chance, 1e-300)), ratio, shown)
 
 
 def _could_be_spread(seen: LedgerView) -> bool:
@@ -185,21 +192,25 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
     """Find ranks with more attention work: by pairs, else by the KV tokens they hold if their pairs are not even."""
     for quantity in (seen.work, seen.held):
         high = None if quantity is None else quantity.uneven
-        if (
-            quantity is None
-            or high is None
-            or _is_one_request(seen, high.mask)
-            or not _stands_out(seen.work, high.mask)
-        ):
+        if quantity is None or high is None or _is_one_request(seen, high.mask) or _is_even(seen.work, high.mask):
             continue
         prompts = _find_prompts(seen)
         if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
             return prompts
         kind = _kind_of_work(seen.running or seen.rows, high)
+        if kind == "context" and not _holds_more(seen, high.mask):
+            continue
         parts = (seen.rows, quantity) if kind == "requests" else (quantity, seen.rows)
         shown = tuple(one for one in parts if one is not None)
         return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
     return None
+
+
+def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether ranks with more attention hold more KV tokens beyond chance; else a few long prompts made it."""
+    if seen.held is None:
+        return True
+    return seen.held.uneven is not None and bool((seen.held.uneven.mask & mask).any())
 
 
 def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
@@ -209,27 +220,38 @@ def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
 
 def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
     """Tell longer contexts from more requests by how much of the ratio the requests explain."""
-    if rows is None or np.isnan(rows.values[high.mask]).any():
+    if rows is None or np.isnan(rows.values[high.mask]).any() or np.isnan(rows.values[~high.mask]).all():
         return "unknown"
     ratio = _ratio(rows, high.mask)
-    if ratio is None or abs(ratio - 1.0) <= ROWS_EVEN:
+    if ratio is None:
+        return "requests" if np.nansum(rows.values[high.mask]) > 0 else "unknown"
+    if abs(ratio - 1.0) <= ROWS_EVEN:
         return "context"
     return "requests" if log(max(ratio, 1e-9)) >= EXPLAINS * log(high.ratio) else "context"
 
 
 def _ratio(quantity: Quantity, mask: BoolArray) -> float | None:
     """Return the mean of the ranks of a mask over the mean of the others."""
-    rest = quantity.values[~mask]
-    usual = float(np.nanmean(rest)) if not np.isnan(rest).all() else 0.0
-    return float(np.nanmean(quantity.values[mask])) / usual if usual > 0 else None
+    own, rest = quantity.values[mask], quantity.values[~mask]
+    if np.isnan(own).all() or np.isnan(rest).all():
+        return None
+    usual = float(np.nanmean(rest))
+    return float(np.nanmean(own)) / usual if usual > 0 else None
 
 
 def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
     """Tell whether the ranks of a mask have clearly more of something; unknown is no."""
-    if quantity is None:
+    if quantity is None or np.isnan(quantity.values[mask]).all() or np.isnan(quantity.values[~mask]).all():
         return False
     ratio = _ratio(quantity, mask)
-    return ratio is None or ratio >= LEAST_RATIO
+    return float(np.nanmean(quantity.values[mask])) > 0 if ratio is None else ratio >= LEAST_RATIO
+
+
+def _is_even(quantity: Quantity | None, mask: BoolArray) -> bool:
+    """Tell whether the ranks of a mask are known to have no more of something."""
+    if quantity is None or np.isnan(quantity.values[mask]).any():
+        return False
+    return not _stands_out(quantity, mask)
 
 
 def _find_prompts(seen: LedgerView) -> LoadFound | None:
@@ -268,6 +290,6 @@ def _find_requests(seen: LedgerView) -> LoadFound | None:
     if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
         return None
     queues = seen.running is not None and seen.running.uneven is None
-    if seen.work is not None and not queues and not _stands_out(seen.work, rows.uneven.mask):
+    if not queues and _is_even(seen.work, rows.uneven.mask):
         return None
     return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))

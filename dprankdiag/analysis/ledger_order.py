@@ -13,7 +13,7 @@ from dprankdiag.errors import UsageError
 from dprankdiag.model.ledgers import LedgerAnswer
 from dprankdiag.units import NS_PER_S
 
-_MEND = "name them: dprankdiag analyze A=PATH B=PATH"
+_MEND = "name them: dprankdiag analyze A=PATH B=PATH; after a restart say when: A@0=PATH A@15=PATH"
 
 
 def order_answers(
@@ -31,12 +31,12 @@ def order_answers(
         UsageError: two answers contradict each other, so that they are of two targets with equal labels.
     """
     places = range(len(answers))
-    if all(second is not None for second in at_s):
-        ordered = sorted(places, key=lambda place: at_s[place] or 0.0)
-        return tuple(answers[place] for place in ordered), tuple(ordered), ()
+    if any(second is not None for second in at_s):
+        kept, notes = _keep_said(answers, at_s)
+        return tuple(answers[place] for place in kept), tuple(kept), notes
     stamps = [stamp_of(answer) for answer in answers]
-    if None not in stamps and len(set(stamps)) > 1:
-        ordered = _keep_fullest(answers)
+    if None not in stamps and len(moments := _part_by_stamps(answers)) > 1:
+        ordered = [max(moment, key=lambda place: _count_told(answers[place])) for moment in moments]
         return tuple(answers[place] for place in ordered), tuple(ordered), ()
     by_name = sorted(places, key=lambda place: answers[place].where)
     ordered = sorted(by_name, key=cmp_to_key(_compare_of(answers)))
@@ -55,14 +55,45 @@ def stamp_of(answer: LedgerAnswer) -> float | None:
     return None if answer.taken_ns is None else answer.taken_ns / NS_PER_S
 
 
-def _keep_fullest(answers: Sequence[LedgerAnswer]) -> list[int]:
-    """Order answers by their stamps; of several with one stamp the one that tells most is kept."""
-    fullest: dict[float, int] = {}
+def _keep_said(answers: Sequence[LedgerAnswer], at_s: Sequence[float | None]) -> tuple[list[int], tuple[str, ...]]:
+    """Order answers by the user's seconds; of several at one second the one that tells most is kept.
+
+    Raises:
+        UsageError: not all have one.
+    """
+    by_second: dict[float, int] = {}
+    notes: list[str] = []
+    for place, second in enumerate(at_s):
+        if second is None:
+            mend = "say it of all: dprankdiag analyze A@0=PATH A@15=PATH"
+            raise UsageError("its seconds are not said, those of others are", where=answers[place].where, mend=mend)
+        other = by_second.setdefault(second, place)
+        if other != place:
+            fuller = max(other, place, key=lambda one: _count_told(answers[one]))
+            left = answers[other if fuller == place else place].where
+            notes.append(f"{left} left out: {answers[fuller].where} is said to be of the same second")
+            by_second[second] = fuller
+    return [by_second[second] for second in sorted(by_second)], tuple(notes)
+
+
+def _part_by_stamps(answers: Sequence[LedgerAnswer]) -> list[list[int]]:
+    """Part answers into moments, in order.
+
+    Answers with the same snapshots are of one moment, unless they say that they were given at different seconds: then
+    no rank has published in between.
+    """
+    moments: dict[tuple[float, int], list[int]] = {}
+    spare: dict[float, list[int]] = {}
     for place, answer in enumerate(answers):
         stamp = stamp_of(answer) or 0.0
-        if stamp not in fullest or _count_told(answer) > _count_told(answers[fullest[stamp]]):
-            fullest[stamp] = place
-    return [fullest[stamp] for stamp in sorted(fullest)]
+        if answer.taken_ns is None:
+            spare.setdefault(stamp, []).append(place)
+        else:
+            moments.setdefault((stamp, answer.taken_ns // NS_PER_S), []).append(place)
+    for stamp, extra in spare.items():
+        home = min((key for key in moments if key[0] == stamp), default=(stamp, 0))
+        moments.setdefault(home, []).extend(extra)
+    return [moments[key] for key in sorted(moments)]
 
 
 def _count_told(answer: LedgerAnswer) -> int:
@@ -96,7 +127,7 @@ def _vote_by_rank(one: LedgerAnswer, other: LedgerAnswer) -> np.ndarray[Any, np.
     Raises:
         UsageError: of half of the ranks or more some counters grow and others fall.
     """
-    common = [rank for rank in one.ranks if rank in other.ranks]
+    common = _list_common(one, other)
     fields = load_fields()
     names = [name for name in one.values if name in other.values and name in fields and fields[name].kind == "counter"]
     if not names or not common:
@@ -119,6 +150,10 @@ def _vote_by_rank(one: LedgerAnswer, other: LedgerAnswer) -> np.ndarray[Any, np.
     return votes
 
 
+def _list_common(one: LedgerAnswer, other: LedgerAnswer) -> list[int]:
+    return [rank for rank in one.ranks if rank in other.ranks]
+
+
 def _drop_repeats(answers: Sequence[LedgerAnswer], places: Sequence[int]) -> tuple[list[int], tuple[str, ...]]:
     """Leave out answers that repeat the one before; where nothing tells the order, say so."""
     kept = [places[0]]
@@ -126,13 +161,15 @@ def _drop_repeats(answers: Sequence[LedgerAnswer], places: Sequence[int]) -> tup
     last = answers[0]
     for answer, place in zip(answers[1:], places[1:], strict=True):
         votes = _vote_by_rank(last, answer)
+        common = _list_common(last, answer)
         if votes is None:
-            notes.append(f"{last.where} and {answer.where} hold no counters: taken in the order of their names")
+            if common:
+                notes.append(f"{last.where} and {answer.where} hold no counters: taken in the order of their names")
         elif not votes.any() and _tell_alike(last, answer):
             notes.append(f"{answer.where} is of the same moment as {last.where}: nothing has grown")
             continue
         elif (votes < 0).any():
-            fallen = ", ".join(str(answer.ranks[int(one)]) for one in np.flatnonzero(votes < 0))
+            fallen = ", ".join(str(common[int(one)]) for one in np.flatnonzero(votes < 0))
             notes.append(f"counters of rank {fallen} fell: restarted between {last.where} and {answer.where}")
         kept.append(place)
         last = answer

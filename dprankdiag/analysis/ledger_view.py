@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_requests import (
+    count_all,
+    count_arrivals,
+    count_independent,
+    count_rows,
+    count_running,
+)
 from dprankdiag.analysis.ledger_signals import (
     Waits,
     count_experts,
@@ -43,6 +50,9 @@ ALIKE = 1e9
 CHIP_SPREAD = 0.02
 LEAST_SLOW = 1.08
 """Healthy chips differ by two to four per cent; engines on their own also by their load, which varies."""
+
+LAST_MOMENTS = 3
+"""A rank that tells nothing at so many moments on end is gone; one poll may fail."""
 
 LEAST_COST = 0.03
 """Share of the time from which a late rank matters (DESIGN 3: warning)."""
@@ -89,7 +99,7 @@ class LedgerView:
         arrivals: requests that came to each rank over the window; None if not counted.
         slow: ranks whose own steps take longer; nobody stands out in lockstep.
         has_dp_attention: steps of DP attention are counted.
-        missing: ranks that should be there and tell nothing.
+        missing: ranks that should be there and tell nothing, or nothing any more.
         moving: ranks of which a counter of work has grown.
         frozen: ranks whose gauges are left over from earlier work.
     """
@@ -139,6 +149,19 @@ def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, 
     return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
 
 
+def find_gone(window: LedgerWindow) -> tuple[int, ...]:
+    """List ranks that told something earlier in the window, and nothing at its end although others did."""
+    tables = window.ledger.values.values()
+    if not tables or not window.has_growth:
+        return ()
+    told = np.zeros((window.last - window.first + 1, window.n_ranks), bool)
+    for table in tables:
+        told |= ~np.isnan(table[window.first : window.last + 1])
+    late = np.asarray(told[-min(LAST_MOMENTS, len(told) // 2) :].any(axis=0))
+    gone = np.asarray(told.any(axis=0) & ~late)
+    return tuple(rank for rank, away in zip(window.ledger.ranks, gone, strict=True) if away) if late.any() else ()
+
+
 def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> LedgerView:
     """Take the numbers of a window.
 
@@ -149,16 +172,16 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         return _view_without_ranks(window)
     moving = _find_moving(window)
     frozen = _find_frozen(window, moving)
-    running = _running(window, frozen)
+    running = count_running(window, frozen)
     admitted = window.growth("admitted_requests")
-    samples = _count_requests(window, running, admitted)
-    rows = _rows(window, running, frozen)
+    samples = count_independent(window, running, admitted)
+    rows = count_rows(window, running, frozen)
     held = _held(window, samples, frozen)
     computed = window.growth("prefill_tokens")
-    if computed is None:
-        computed = window.growth("load_prefill_tokens")
+    for other in ("load_prefill_tokens", "pass_prefill_tokens"):
+        computed = window.growth(other) if computed is None else computed
     cached = window.growth("cached_tokens")
-    arrivals = _arrivals(window, admitted)
+    arrivals = count_arrivals(window, admitted)
     prompts = _count_prompts(computed, arrivals)
     step_s = measure_steps(window)
     has_dp_attention = is_positive(window.growth("active_steps", "idle_steps"))
@@ -185,9 +208,9 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         arrivals=arrivals,
         experts=count_experts(window),
         ages_s=measure_ages(window),
-        requests=_count_all(rows, admitted),
+        requests=count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
-        missing=find_missing(window.ledger, expect_ranks),
+        missing=tuple(sorted({*find_missing(window.ledger, expect_ranks), *find_gone(window)})),
     )
 
 
@@ -205,6 +228,7 @@ _MOVERS = (
     "load_decode_steps",
     "load_prefill_tokens",
     "iteration_tokens",
+    "pass_count",
 )
 
 
@@ -217,75 +241,16 @@ def _find_moving(window: LedgerWindow) -> BoolArray:
         if grown is not None:
             told = told or name != "scheduled_tokens" or bool(np.nansum(grown) > 0)
             moving |= np.nan_to_num(grown) > 0
-    return moving if told else np.ones(window.n_ranks, bool)
+    return np.asarray(moving | window.restarted) if told else np.ones(window.n_ranks, bool)
 
 
 def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
     """Find ranks whose gauges are left over from earlier work: they run requests and compute nothing, peers do."""
     if not window.has_growth or not moving.any() or moving.all():
         return np.zeros(window.n_ranks, bool)
-    return np.asarray(~moving & window.held("running_requests"))
-
-
-def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
-    """Return requests in the running batch, by steps if counted, else by load answers, else by live gauges."""
-    grown = window.growth("load_decode_rows", "load_decode_steps")
-    if grown is not None:
-        steps, rows = window.growth("load_decode_steps"), window.growth("load_decode_rows")
-        live = window.level("load_running_requests")
-        if steps is not None and rows is not None and live is not None:
-            return np.where(steps > 0, rows / np.maximum(steps, 1), live)
-    live = window.level("load_running_requests")
-    if live is not None:
-        return live
-    gauge = window.level("running_requests")
-    if gauge is None:
-        return _decode_rows(window)
-    # A rank that never worked has no gauge; its peers do.
-    return np.where(frozen, 0.0, gauge)
-
-
-def _decode_rows(window: LedgerWindow) -> FloatArray | None:
-    """Return rows a step: the tokens each rank generated, else those scheduled where none are of prompts."""
-    steps, tokens = window.steps, window.growth("decode_tokens")
-    if tokens is None and not is_positive(window.growth("prefill_tokens")):
-        tokens = window.growth("scheduled_tokens")
-    return None if steps is None or tokens is None else tokens / steps
-
-
-def _rows(window: LedgerWindow, running: FloatArray | None, frozen: BoolArray) -> tuple[str, FloatArray] | None:
-    """Return requests that each rank was given: running and waiting ones."""
-    if running is None:
-        return None
-    waiting = window.level("load_waiting_requests", "waiting_requests")
-    if waiting is None:
-        return "running", running
-    return "running and waiting", running + np.where(frozen, 0.0, np.nan_to_num(waiting))
-
-
-def _count_requests(window: LedgerWindow, running: FloatArray | None, admitted: FloatArray | None) -> FloatArray:
-    """Count the independent requests behind each rank's sums; 1 where nothing tells."""
-    if running is None:
-        return np.ones(window.n_ranks)
-    finished = window.growth("finished_requests")
-    more = admitted if admitted is not None else finished
-    counts = running if more is None else running + np.nan_to_num(more)
-    return np.maximum(np.nan_to_num(counts), 1.0)
-
-
-def _arrivals(window: LedgerWindow, admitted: FloatArray | None) -> FloatArray | None:
-    """Return the requests that came to each rank: admitted ones, else those that got their first token."""
-    first = window.growth("first_tokens")
-    for counts in (admitted, first):
-        if counts is not None and is_positive(counts):
-            return counts
-    return None
-
-
-def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None) -> float:
-    """Count the independent requests of all ranks together."""
-    held = 0.0 if rows is None else float(np.nansum(rows[1]))
-    return held if admitted is None else held + float(np.nansum(admitted))
+    stamps = window.held("load_stamp_s")
+    # The counters of a load snapshot that is not published any more stand still on a working rank too.
+    return np.asarray(~moving & window.held("running_requests") & ~stamps)
 
 
 def _work(
@@ -329,7 +294,11 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quant
                 # Pools may differ, and a share of a small one is not much work.
                 name, level = "used_tokens", level * capacity
             return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD))
-    return None
+    tokens, passes = window.growth("pass_context_tokens"), window.growth("pass_count")
+    if tokens is None or passes is None or not is_positive(tokens):
+        return None
+    held = np.nan_to_num(divide(tokens, passes))
+    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD))
 
 
 def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:
@@ -367,10 +336,14 @@ def _idle_share(
         if active is not None and idle is not None:
             total = active + idle
             return divide(idle, total)
+    passes, empty = window.growth("pass_count"), window.growth("pass_idle_count")
+    if passes is not None and empty is not None and is_positive(passes + empty):
+        return divide(empty, passes + empty)
     if not window.has_growth or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)
-    return np.where(moving, 0.0, np.where(nothing_runs, 1.0, np.nan))
+    shares = np.where(moving, 0.0, np.where(nothing_runs, 1.0, np.nan))
+    return np.where(window.restarted, np.nan, shares)
 
 
 def _accepted(window: LedgerWindow) -> FloatArray | None:
@@ -406,6 +379,8 @@ def _find_reason(window: LedgerWindow, moving: BoolArray, running: FloatArray | 
         return "its series carry no rank label, so that ranks cannot be told apart"
     if not ledger.ranks:
         return "no answer tells a number of any rank"
+    if ledger.swinging:
+        return "its counters go up and down: several processes answer in turn at one address, ask each of them"
     if len(ledger.ranks) == 1:
         return "only one rank is shown: there is nothing to compare it with"
     works = window.has_growth and moving.any()

@@ -13,6 +13,10 @@ FEWEST_FOR_MEAN = 3
 """From so many moments on a gauge is averaged; of two the later one holds."""
 
 
+FEWEST_TO_MEND = 8
+"""From so many moments on a restart loses little of what a counter grew by."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerWindow:
     """Moments `first` to `last` of a ledger, both included; one moment only has gauges."""
@@ -34,7 +38,8 @@ class LedgerWindow:
     def growth(self, *names: str) -> FloatArray | None:
         """Return what counters grew by, summed over the fields given; NaN for ranks that do not tell, None if none do.
 
-        A counter that fell began anew: what it shows since counts.
+        A counter that fell began anew: what it shows since counts, and of what came before all but the last piece. Of a
+        few moments that piece may be most of it, so that such a rank does not tell.
         """
         parts = [part for name in names if (part := self._grow(name)) is not None]
         return None if len(parts) < len(names) else np.sum(parts, axis=0)
@@ -51,8 +56,8 @@ class LedgerWindow:
         grown = np.full(self.n_ranks, np.nan)
         for rank in np.flatnonzero(~np.isnan(part).all(axis=0)):
             told = part[~np.isnan(part[:, rank]), rank]
-            if len(told) > 1:
-                steps = np.diff(told)
+            steps = np.diff(told)
+            if len(told) > 1 and ((steps >= 0).all() or len(told) >= FEWEST_TO_MEND):
                 grown[rank] = float(np.where(steps < 0, told[1:], steps).sum())
         return None if np.isnan(grown).all() else grown
 
@@ -78,6 +83,11 @@ class LedgerWindow:
             return np.zeros(self.n_ranks, bool)
         part = table[self.first : self.last + 1]
         return np.asarray((part == part[0]).all(axis=0))
+
+    @property
+    def restarted(self) -> BoolArray:
+        """Tell which ranks restarted within the window."""
+        return np.asarray(self.ledger.restarted[self.first + 1 : self.last + 1].any(axis=0))
 
     @property
     def elapsed_s(self) -> float | None:

@@ -21,6 +21,9 @@ _SAME_MOMENT = 0.4
 """Answers of several interfaces are of one moment if nearer than this share of the time between moments: one tick asks
 them one after the other."""
 
+FEWEST_SWINGS = 2
+"""A process may restart; counters that fall and are back so often are those of several processes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -118,12 +121,12 @@ def _split_targets(streams: Sequence[_Stream]) -> list[list[_Stream]]:
             loose.append(stream)
         else:
             targets.setdefault((answer.engine, answer.model, answer.role), []).append(stream)
-    for stream in loose:
+    for stream in sorted(loose, key=lambda one: not one.first.ranks):
         homes = [parts for key, parts in targets.items() if _may_join(stream.first, key, parts)]
         if len(homes) == 1:
             homes[0].append(stream)
         else:
-            targets.setdefault((stream.first.engine, None or "", stream.first.role), []).append(stream)
+            targets.setdefault((stream.first.engine, "", stream.first.role), []).append(stream)
     return list(targets.values())
 
 
@@ -167,6 +170,7 @@ def _join_streams(
         0,
         tuple(source for source in sources if source.path in wheres),
         tuple(dict.fromkeys(note for one in streams for note in (*one.notes, *_warnings(one)))),
+        _do_swing(values, restarted),
     )
 
 
@@ -214,10 +218,12 @@ def _make_axis(streams: Sequence[_Stream], interval_s: float | None) -> _Axis:
     """
     if not streams:
         return _Axis(0, None, None, {})
-    times = {id(one): known for one in streams if (known := _times_of(one)) is not None}
+    said = [one for one in streams if one.at_s[0] is not None]
+    # The user's seconds and stamps do not count from the same moment.
+    times = {id(one): known for one in said or streams if (known := _times_of(one)) is not None}
     if len(times) == len(streams):
         return _merge_times(times, streams)
-    count = len(streams[0].answers)
+    count = len((said or streams)[0].answers)
     clock = next((one for one in streams if id(one) in times and len(one.answers) == count), None)
     if clock is None:
         seconds = None if interval_s is None else np.arange(count, dtype=np.float64) * interval_s
@@ -298,6 +304,22 @@ def _find_restarts(values: Mapping[str, FloatArray], count: int, n_ranks: int) -
     return fell
 
 
+def _do_swing(values: Mapping[str, FloatArray], restarted: BoolArray) -> bool:
+    """Tell whether a counter fell twice or more and each time was soon above where it had been."""
+    if int(restarted.sum(axis=0).max(initial=0)) < FEWEST_SWINGS:
+        return False
+    fields = load_fields()
+    counters = [_carry(table) for name, table in values.items() if name in fields and fields[name].kind == "counter"]
+    for table in counters:
+        fell = table[1:] < table[:-1]
+        soon = np.full(fell.shape, -np.inf)
+        for ahead in (2, 3):
+            soon[: len(table) - ahead] = np.fmax(soon[: len(table) - ahead], table[ahead:])
+        if ((fell & (soon >= table[:-1])).sum(axis=0) >= FEWEST_SWINGS).any():
+            return True
+    return False
+
+
 def _carry(table: FloatArray) -> FloatArray:
     """Fill gaps with the value last seen."""
     seen = np.where(np.isnan(table), 0, np.arange(len(table))[:, None])
@@ -329,6 +351,15 @@ def _join_facts(streams: Sequence[_Stream]) -> dict[str, Fact]:
     return facts
 
 
+def _tell_apart(one: Ledger, kin: Sequence[Ledger]) -> str:
+    """Add to a name what differs among the targets of one place."""
+    told = [(it.role, it.model and it.model.rsplit("/", 1)[-1]) for it in kin]
+    differing = [
+        part for part, column in zip(told[kin.index(one)], zip(*told, strict=True), strict=True) if len(set(column)) > 1
+    ]
+    return ":".join(str(part) for part in (one.name, *differing) if part)
+
+
 def _name_apart(ledgers: list[Ledger]) -> list[Ledger]:
     """Give targets of one place names of their own: the role, else the model.
 
@@ -339,7 +370,7 @@ def _name_apart(ledgers: list[Ledger]) -> list[Ledger]:
     for ledger in ledgers:
         counts[ledger.name] = counts.get(ledger.name, 0) + 1
     named = [
-        replace(one, name=":".join(part for part in (one.name, one.role, one.model) if part))
+        replace(one, name=_tell_apart(one, [it for it in ledgers if it.name == one.name]))
         if counts[one.name] > 1
         else one
         for one in ledgers

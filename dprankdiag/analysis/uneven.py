@@ -59,7 +59,7 @@ def find_high(
         least_ratio: no rank with less than this over the others is named.
     """
     told = ~np.isnan(values)
-    if int(told.sum()) < 2 or not (values[told] > 0).any():
+    if int(told.sum()) < 2 or not values[told].sum() > 0:
         return None
     n_told = int(told.sum())
     order = [int(rank) for rank in np.argsort(np.where(told, -values, np.inf), kind="stable")[:n_told]]

@@ -156,9 +156,14 @@ class SinglePointHost:
             return
         if waits.low is not None and not _is_loaded(seen, waits.low.mask):
             suspects = seen.names_of(waits.low.mask)
-            if seen.missing:
-                text = f"{name_numbers(seen.missing)} tell nothing: the slowest may be one that is not seen"
+            unseen = sorted({*seen.missing, *seen.names_of(np.isnan(waits.per_step_s))})
+            if unseen:
+                text = f"{name_numbers(unseen)}: waits not told, and the slowest may be one that is not seen"
                 yield Abstention(self.cause, text, ("all ranks",), "/metrics of every node twice")
+                return
+            if seen.window.growth("scheduled_pairs") is None and seen.computed is None:
+                text = "ranks wait unevenly at step borders; what each of them computed is not told, which may be why"
+                yield Abstention(self.cause, text, ("dp_attention_pairs_total",), _WAITS_WITH)
                 return
             if not waits.has_control and len(suspects) > 1:
                 yield Abstention(self.cause, _suspects(suspects), ("scheduler_stage_seconds_total",), _CONTROL_WITH)

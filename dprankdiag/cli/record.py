@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 def command(context: click.Context, /, **given: Any) -> int:
     """Ask every TARGET again and again, and keep what it tells, as told, in a SQLite file.
 
-    TARGET is the URL of an engine (http://HOST:PORT). Diagnose the file with dprankdiag analyze, also while it is being
-    written.
+    TARGET is the URL of an engine (http://HOST:PORT), prometheus+http://HOST:PORT, SGLang's publishers
+    (zmq+tcp://HOST:PORT-PORT, zmq+ipc://PATH), or shm: for this host's load snapshots. Diagnose the file with
+    dprankdiag analyze, also while it is being written.
     """
     targets = check_once(given["targets"])
     with closing(open_doors(context).open_poller(targets, read_access(given))) as asker:

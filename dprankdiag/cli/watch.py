@@ -60,8 +60,9 @@ Show = Callable[["Report"], bool]
 def command(context: click.Context, /, **given: Any) -> int:
     """Ask every TARGET again and again and say which rank holds the others back, and why.
 
-    TARGET is the URL of an engine (http://HOST:PORT); ports and nodes of one engine are judged together. On a terminal
-    the screen is drawn anew at each tick; elsewhere each tick is a short block, or with --format json an object a line.
+    TARGET is the URL of an engine (http://HOST:PORT) or another source as for record; ports and nodes of one engine are
+    judged together. On a terminal the screen is drawn anew at each tick; elsewhere each tick is a short block, or with
+    --format json an object a line.
     """
     targets = check_once(given["targets"])
     listen = read_address(given["listen"], given["allow_remote"]) if given["listen"] is not None else None

@@ -21,6 +21,9 @@ CLEAR = 1.5
 FULL = 0.9
 """Share of a pool from which on requests wait for room."""
 
+LONGEST_CHANGE_S = 1.5
+"""One verdict follows another at the next poll."""
+
 SETTLING_S = 180.0
 """So long after a fault its consequences may be named: queues drain, windows slide."""
 
@@ -119,7 +122,7 @@ def follow_day(ticks: Iterable[Tick], truths: Sequence[LedgerTruth], judge: Judg
     false = tuple(it for it in episodes if not any(_explains(true, it) for true in shown))
     right = {true: [it for it in episodes if _is_right(true, it)] for true in shown}
     waits = tuple((true, _wait(true, shown[true], found)) for true, found in right.items())
-    flaps = sum(max(0, len([it for it in found if it.start_s < true.end_s]) - 1) for true, found in right.items())
+    flaps = sum(_count_gaps(true, found, episodes) for true, found in right.items())
     return DayScore(last_s - (first_s or 0.0), polls, false, waits, flaps)
 
 
@@ -146,7 +149,23 @@ def _explains(true: LedgerTruth, episode: Episode) -> bool:
     cause, ranks = episode.named
     same_class = cause.split(".")[0] in {name.split(".")[0] for name in true.accepted}
     in_time = true.start_s <= episode.start_s <= true.end_s + SETTLING_S
-    return same_class and in_time and set(ranks) <= set(true.ranks)
+    culprits = set(true.ranks)
+    # Ranks that are left without requests run dry one after another: until then more than the culprits are busy.
+    draining = true.cause == cause == "load.idle" and culprits <= set(ranks)
+    return same_class and in_time and (set(ranks) <= culprits or draining)
+
+
+def _count_gaps(true: LedgerTruth, found: Sequence[Episode], episodes: Sequence[Episode]) -> int:
+    """Count how often, once the right verdict was there, no verdict explained by the fault was left while it acted."""
+    if not found:
+        return 0
+    covered_s, gaps = found[0].end_s, 0
+    for episode in episodes:
+        if episode.start_s < found[0].start_s or episode.start_s > true.end_s or not _explains(true, episode):
+            continue
+        gaps += episode.start_s > covered_s + LONGEST_CHANGE_S
+        covered_s = max(covered_s, episode.end_s)
+    return gaps
 
 
 def _is_right(true: LedgerTruth, episode: Episode) -> bool:

@@ -94,6 +94,7 @@ class Ledger:
         gaps: moments at which a poll failed.
         sources: one a file, URL or recording.
         notes: what ordering and joining decided and the user should know.
+        swinging: counters fell and were back again and again: answers of several processes in turn.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Ledger:
     gaps: int = 0
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
+    swinging: bool = False
 
     @property
     def n_moments(self) -> int:

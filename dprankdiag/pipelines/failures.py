@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 
 Told = LedgerAnswer | NoData
+
+_PATH = re.compile(r"/(?:metrics|v1/loads|get_load|(?:get_)?server_info|version|load)/?(?:\?.*)?\Z")
+"""Where the interfaces of engines lie below their address."""
 
 UNKNOWN = "metrics"
 """The interface of a target of which nothing has answered yet."""
@@ -47,6 +51,5 @@ class Failures:
 
 
 def find_base(told: Told) -> str:
-    """Return the address that an answer's interface belongs to."""
-    scheme, mark, rest = told.where.partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0]}" if mark else told.where
+    """Return the address that an answer's interface belongs to, with the path before it if it has one."""
+    return _PATH.sub("", told.where)

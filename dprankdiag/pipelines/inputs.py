@@ -142,6 +142,9 @@ def _list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
         if path == STDIN or is_export_folder(path):
             files.append((one, True))
         elif path.is_dir():
+            if one.at_s is not None:
+                mend = "say it of each file: NAME@SECONDS=FILE"
+                raise UsageError("a folder is of no one moment", where=str(path), mend=mend)
             try:
                 found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
             except OSError as error:

@@ -86,6 +86,12 @@ def _make_file(path: Path, told: tuple[LedgerAnswer, ...]) -> LedgerFile:
     return LedgerFile(source, told, str(path.parent))
 
 
+def _spans_time(file: LedgerFile) -> bool:
+    """Tell a file that holds moments of its own (a log, frames, a recording): none of them is the user's."""
+    kinds = [(answer.interface, answer.model, answer.role) for answer in file.answers]
+    return len(set(kinds)) < len(kinds)
+
+
 def join_files(files: Sequence[LedgerFile], interval_s: float | None) -> list[Ledger]:
     """Join files to one ledger a target.
 
@@ -93,7 +99,7 @@ def join_files(files: Sequence[LedgerFile], interval_s: float | None) -> list[Le
         UsageError: two targets with equal labels cannot be told apart.
     """
     sightings = [
-        Sighting(answer, place, file.name, file.at_s)
+        Sighting(answer, place, file.name, None if _spans_time(file) else file.at_s)
         for file in files
         for answer, place in zip(file.answers, file.places or repeat(file.place), strict=False)
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dprankdiag.analysis.ledger_loads import FEWEST_A_RANK
 from dprankdiag.analysis.ledger_view import LedgerView, view_ledger
-from dprankdiag.analysis.ledger_window import LedgerWindow
+from dprankdiag.analysis.ledger_window import FEWEST_TO_MEND, LedgerWindow
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.classifiers import BY_LEDGERS
 from dprankdiag.classifiers.base import name_numbers
@@ -163,11 +163,26 @@ def tell_even(seen: LedgerView) -> str:
     if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
         count = f"{seen.requests:.3g} on {len(seen.ranks)} ranks"
         return f"Cannot tell which rank is slow: too few requests to compare loads ({count})"
+    restarted = _list_restarted(seen)
+    doubts = [f"{name_numbers(seen.missing)} told nothing"] if seen.missing else []
+    doubts += [f"{name_numbers(restarted)} restarted, so that what they did is not known"] if restarted else []
+    told = len(set(seen.ranks) - set(seen.missing) - set(restarted))
+    if doubts:
+        rest = f"; the {told} others have even load" if told > 1 else ""
+        return f"Cannot tell which rank is slow: {' and '.join(doubts)}{rest}"
     waits = " and no host is late at step borders" if seen.waits is not None and seen.waits.has_control else ""
     return (
-        f"Load even; speed not visible: the {len(seen.ranks)} ranks have even load{waits}; how fast each GPU is, such "
+        f"Load even; speed not visible: the {told} ranks have even load{waits}; how fast each GPU is, such "
         "numbers do not show in lockstep"
     )
+
+
+def _list_restarted(seen: LedgerView) -> tuple[int, ...]:
+    """List ranks whose counters fell within a window of so few moments that their growth is not known."""
+    window = seen.window
+    if window.last - window.first + 1 >= FEWEST_TO_MEND:
+        return ()
+    return seen.names_of(window.restarted)
 
 
 def _tell_suspects(seen: LedgerView, abstentions: Sequence[Abstention]) -> str | None:
@@ -191,6 +206,8 @@ def _not_enabled(seen: LedgerView) -> Iterator[Abstention]:
 def _notes(seen: LedgerView) -> Iterator[str]:
     ledger = seen.window.ledger
     yield from ledger.notes
+    if not ledger.ranks:
+        return
     if not seen.window.has_growth:
         yield "only one moment is told: counters need two"
     elif ledger.seconds is None:
@@ -205,9 +222,10 @@ def _notes(seen: LedgerView) -> Iterator[str]:
     if seen.frozen.any():
         frozen = name_numbers(seen.names_of(seen.frozen))
         yield f"{frozen}: gauges kept from earlier work while its counters stand still: idle, not stuck"
-    if ledger.restarted.any():
+    if ledger.restarted.any() and not ledger.swinging:
         fell = seen.names_of(np.asarray(ledger.restarted.any(axis=0)))
-        yield f"{name_numbers(fell)}: counters fell: restarted; what they count since is used"
+        kept = "not known what was done" if _list_restarted(seen) else "what is counted since is used"
+        yield f"{name_numbers(fell)}: counters fell: restarted; {kept}"
     if ledger.gaps:
         yield f"{ledger.gaps} polls gave no data; they are left out, not counted as idle"
     stages = ledger.facts.get("pp_size_seen")

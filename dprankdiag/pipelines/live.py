@@ -21,23 +21,26 @@ def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
 
 
 def find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:
-    """Find the place of each address: that of another one whose engine it is a part of, else its own."""
+    """Find the place of each address: that of another one whose engine it is a part of, else its own.
+
+    Nodes and ports of an engine tell the same model and share no rank. Publishers and shared memory tell no model: they
+    belong to the only engine there is, if there is one.
+    """
     ranks: dict[str, set[int]] = {}
     who: dict[str, tuple[object, ...]] = {}
     for answer in answers:
-        base = find_base(answer)
-        told = ranks.setdefault(base, set())
-        if answer.interface.endswith("-metrics"):
+        told = ranks.setdefault(find_base(answer), set())
+        if answer.model is not None and answer.ranks:
             told.update(answer.ranks)
-            who[base] = (answer.engine, answer.model, answer.role)
+            who[find_base(answer)] = (answer.engine, answer.model, answer.role)
     homes: dict[str, str] = {}
     members: dict[str, set[int]] = {}
-    for base, own in ranks.items():
-        mates = [home for home, taken in members.items() if who.get(home) == who.get(base) and not taken & own]
-        home = mates[0] if base in who and own and mates else base
-        homes[base] = home
-        members.setdefault(home, set()).update(own)
-    return homes
+    for base in who:
+        mates = [home for home, taken in members.items() if who[home] == who[base] and not taken & ranks[base]]
+        homes[base] = mates[0] if mates else base
+        members.setdefault(homes[base], set()).update(ranks[base])
+    only = next(iter(members)) if len(members) == 1 else None
+    return {base: homes.get(base, only or base) for base in ranks}
 
 
 def _group_by_where(answers: Iterable[LedgerAnswer]) -> dict[str, list[LedgerAnswer]]:

@@ -200,8 +200,9 @@ def _join_spans(ledger: Ledger, spans: Sequence[_Span]) -> Finding:
     origin_ns, length_s = ledger.start_ns or 0, float(ledger.seconds[-1])
     first_s, last_s = spans[0].first_s, spans[-1].last_s
     covered_s = sum(span.last_s - span.first_s for span in spans)
-    finding = min((span.finding for span in spans), key=_gravity)
+    worst = min((span.finding for span in spans), key=_gravity)
     window = TimeWindow(*(origin_ns + round(one * NS_PER_S) for one in (first_s, last_s)))
+    finding = _spread_loss(worst, covered_s, length_s)
     if covered_s >= STEADY_SHARE * length_s:
         return replace(finding, when="steady", window=window, onset_ns=None)
     if len(spans) == 1 and first_s > WINDOW_S and last_s >= length_s - WINDOW_S:
@@ -209,6 +210,15 @@ def _join_spans(ledger: Ledger, spans: Sequence[_Span]) -> Finding:
     period_ns = _find_period(spans)
     when: When = "periodic" if period_ns is not None else "burst"
     return replace(finding, when=when, window=window, onset_ns=None, period_ns=period_ns)
+
+
+def _spread_loss(finding: Finding, covered_s: float, length_s: float) -> Finding:
+    """Give a loss found in one window to all the time covered, and set it against the whole recording."""
+    if finding.lost_ratio is None:
+        return finding
+    lost_ns = round(finding.lost_ratio * covered_s * NS_PER_S)
+    ratio = finding.lost_ratio * covered_s / length_s
+    return replace(finding, lost_ns=lost_ns, lost_ratio=ratio, window_lost_ratio=finding.lost_ratio)
 
 
 def _find_period(spans: Sequence[_Span]) -> int | None:

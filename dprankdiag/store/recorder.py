@@ -28,9 +28,8 @@ _LOG_PAGES = 128
 _LOG_BYTES = 2**20
 """What the write-ahead log may hold beside the file before it is brought in; part of the size that is kept to."""
 
-_FORGET_AT_LEAST = 64
 _FORGET_TIMES = 4
-"""Answers forgotten in a tick: this many, or this many times what came, so that a tick is not held up."""
+"""At most so many times what came is forgotten in a tick, so that it is not held up and no more goes than has to."""
 
 _SPARE_PAGES = 256
 _GIVEN_BACK_PAGES = 256
@@ -89,7 +88,7 @@ class Recorder:
             first = self._next_answer
             for answer, item in enumerate(told, first):
                 self._insert(database, answer, moment_ns, item)
-            self._forget(database, first, moment_ns, max(_FORGET_AT_LEAST, _FORGET_TIMES * len(told)))
+            self._forget(database, first, moment_ns, _FORGET_TIMES * max(len(told), 1))
             crowded = _ask(database, "PRAGMA freelist_count") > _SPARE_PAGES
         self._next_answer = first + len(told)
         self._tick += 1

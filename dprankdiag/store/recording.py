@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -198,9 +198,33 @@ def _make_answer(row: tuple[Any, ...], shared: _Shared, loads: list[Any], expert
     )
 
 
-def _make_values(loads: list[Any], names: list[str], columns: dict[str, int]) -> dict[str, FloatArray]:
-    """Make the fields of an answer as rows of one block, which takes little room."""
-    if not names:
-        return {}
+def _make_values(loads: list[Any], names: list[str], columns: dict[str, int]) -> Mapping[str, FloatArray]:
     block = np.array([[load[columns[name]] for load in loads] for name in names], np.float64)
-    return dict(zip(names, block.reshape(len(names), len(loads)), strict=True))
+    return FieldBlock(names, block.reshape(len(names), len(loads)))
+
+
+class FieldBlock(Mapping[str, FloatArray]):
+    """Fields of one answer as rows of one block: a day of answers fits into memory."""
+
+    __slots__ = ("_block", "_names")
+
+    def __init__(self, names: Sequence[str], block: FloatArray) -> None:
+        self._names = names
+        self._block = block
+
+    def __getitem__(self, name: str) -> FloatArray:
+        try:
+            row: FloatArray = self._block[self._names.index(name)]
+        except ValueError:
+            raise KeyError(name) from None
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def items(self) -> ItemsView[str, FloatArray]:
+        """List the fields with their numbers, without looking each one up."""
+        return dict(zip(self._names, self._block, strict=True)).items()

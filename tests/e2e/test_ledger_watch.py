@@ -10,7 +10,7 @@ import pytest
 from dprankdiag.harness.ledger_days import follow_day
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, ledger_truths, simulate_ledger
 from dprankdiag.model.ledgers import LedgerAnswer
-from tests.ledger_runs import Watcher, read_numbers, read_pages
+from tests.ledger_runs import Live, Watcher, read_numbers, read_pages
 
 
 def by_interface(answers: list[LedgerAnswer]) -> dict[str, LedgerAnswer]:
@@ -43,6 +43,6 @@ def test_nobody_is_named_where_nothing_shows(name: str) -> None:
 @pytest.mark.parametrize("name", ["requests_onset", "stale", "host"])
 def test_a_fault_is_named_once_and_for_good(name: str) -> None:
     world = LEDGER_WORLDS[name]
-    score = follow_day(simulate_ledger(world), ledger_truths(world), Watcher(read_pages))
+    score = follow_day(simulate_ledger(world), ledger_truths(world), Live())
     assert [wait is not None for _, wait in score.waits_s] == [True], score.text()
     assert score.flaps == 0, score.text()

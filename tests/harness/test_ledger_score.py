@@ -149,6 +149,14 @@ def test_a_verdict_that_goes_and_comes_back_flaps() -> None:
     assert follow(lasting(HOST_2, 22, 25) | lasting(HOST_2, 30, 35)).flaps == 1
 
 
+def test_a_verdict_that_turns_into_another_of_its_class_does_not_flap() -> None:
+    busy: Named = ("load.idle", (2, 4))
+    truths = (LedgerTruth("load.idle", ("load.idle", "load.requests"), (2,), 20.0, 50.0),)
+    held = lasting(("load.requests", (2,)), 25, 29) | lasting(busy, 30, 34) | lasting(("load.idle", (2,)), 35, 50)
+    score = follow_day(simulate_ledger(WORLD), truths, lambda tick: held.get(tick.seconds, []))
+    assert (score.flaps, score.false) == (0, ())
+
+
 @pytest.mark.parametrize("named", [("single_point.host", (3,)), ("load.requests", (2,)), ("single_point.host", (2, 3))])
 def test_another_rank_or_class_is_a_false_verdict(named: Named) -> None:
     score = follow(lasting(named, 26, 40))

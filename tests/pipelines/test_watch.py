@@ -133,6 +133,21 @@ def test_ports_of_one_engine_are_one_target_and_replicas_are_not() -> None:
     assert len(others) == 2
 
 
+def test_engines_behind_one_gateway_and_in_one_prometheus_are_judged_apart() -> None:
+    for one, other in (("http://gate/a", "http://gate/b"), ("http://p:9090 (llm/x:1)", "http://p:9090 (llm/y:1)")):
+        ledgers = join_live([_answer(one, [0, 1]), _answer(other, [0, 1])])
+        assert len(ledgers) == 2
+
+
+def test_a_publisher_belongs_to_the_only_engine_there_is() -> None:
+    published = LedgerAnswer(
+        "sglang-load-stat", "zmq+tcp://a:5565-5566", "vllm", ranks=(0, 1), values={"load_used_tokens": np.ones(2)}
+    )
+    (joined,) = join_live([_answer("http://a:1", [0, 1]), published])
+    assert {"running_requests", "load_used_tokens"} <= set(joined.values)
+    assert len(join_live([_answer("http://a:1", [0, 1]), _answer("http://b:1", [0, 1]), published])) == 3
+
+
 def test_a_poll_that_fails_is_an_unused_input_beside_what_answered() -> None:
     gap = NoData("sglang-loads", "http://a:1/v1/loads", START_NS, "timed out")
     report = Watcher().observe([_answer("http://a:1", [0, 1]), gap], START_NS)
