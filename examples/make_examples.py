@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from dprankdiag.harness.faults import host_burst, load_context
+from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, ledger_truths, write_ledger_world
 from dprankdiag.harness.nsys_schema import Schema
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import Truth, World, truth
@@ -27,10 +28,19 @@ EXAMPLES: dict[str, tuple[World, Schema]] = {
 }
 
 
+LEDGERS: dict[str, str] = {"long-contexts": "context"}
+"""Folder of two scrapes → the simulated engine they are of."""
+
+
 def main(folder: Path) -> None:
     for name, (world, schema) in EXAMPLES.items():
         (path,) = write_world(world, folder, name=name, schema=schema, compact=True)
         print(f"{path.name}: {path.stat().st_size // 1000} kB, {describe(truth(world))}")
+
+    for name, world in LEDGERS.items():
+        inputs = write_ledger_world(LEDGER_WORLDS[world], folder / name)
+        faults = ", ".join(f"{fault.cause} on rank {fault.ranks[0]}" for fault in ledger_truths(LEDGER_WORLDS[world]))
+        print(f"{name}: {len(inputs)} files, {faults}")
 
 
 def describe(true: Truth) -> str:

@@ -32,12 +32,12 @@ class Server:
             return json.load(answer)["data"]
 
     def list_firing(self) -> dict[str, set[tuple[str, str]]]:
-        """Return per job the alerts that fire, each with the rank or reason it names."""
+        """Return per job the alerts that fire, each with the rank, GPU or reason it names."""
         firing: dict[str, set[tuple[str, str]]] = {}
         for alert in self.ask("alerts")["alerts"]:
             labels = alert["labels"]
             if alert["state"] == "firing":
-                named = labels.get("rank") or labels.get("reason") or ""
+                named = labels.get("rank") or labels.get("gpu") or labels.get("reason") or ""
                 firing.setdefault(labels["job"], set()).add((labels["alertname"], named))
         return firing
 

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_requests import (
+    count_all,
+    count_arrivals,
+    count_independent,
+    count_rows,
+    count_running,
+)
 from dprankdiag.analysis.ledger_signals import (
     Waits,
     count_experts,
@@ -165,16 +172,17 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         return _view_without_ranks(window)
     moving = _find_moving(window)
     frozen = _find_frozen(window, moving)
-    running = _running(window, frozen)
+    running = count_running(window, frozen)
     admitted = window.growth("admitted_requests")
-    samples = _count_requests(window, running, admitted)
-    rows = _rows(window, running, frozen)
-    held = _held(window, samples, frozen)
+    samples = count_independent(window, running, admitted)
+    rows = count_rows(window, running, frozen)
+    in_level = samples if running is None or window.averages else np.nan_to_num(running)
+    held = _held(window, in_level, frozen, counted=running is not None)
     computed = window.growth("prefill_tokens")
-    if computed is None:
-        computed = window.growth("load_prefill_tokens")
+    for other in ("load_prefill_tokens", "pass_prefill_tokens"):
+        computed = window.growth(other) if computed is None else computed
     cached = window.growth("cached_tokens")
-    arrivals = _arrivals(window, admitted)
+    arrivals = count_arrivals(window, admitted)
     prompts = _count_prompts(computed, arrivals)
     step_s = measure_steps(window)
     has_dp_attention = is_positive(window.growth("active_steps", "idle_steps"))
@@ -183,9 +191,9 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         _find_reason(window, moving, running),
         moving,
         frozen,
-        rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], samples))),
+        rows=None if rows is None else Quantity(rows[0], rows[1], find_high(rows[1], np.maximum(rows[1], in_level))),
         running=None if running is None else Quantity("running", running, find_high(running, running)),
-        work=_work(window, samples, held, computed, prompts) or held,
+        work=_work(window, samples, held, computed, prompts, counted=running is not None) or held,
         held=held,
         computed=_computed(computed, prompts),
         prompts=_prompt_tokens(window, computed, cached),
@@ -201,7 +209,7 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         arrivals=arrivals,
         experts=count_experts(window),
         ages_s=measure_ages(window),
-        requests=_count_all(rows, admitted),
+        requests=count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
         missing=tuple(sorted({*find_missing(window.ledger, expect_ranks), *find_gone(window)})),
     )
@@ -221,6 +229,7 @@ _MOVERS = (
     "load_decode_steps",
     "load_prefill_tokens",
     "iteration_tokens",
+    "pass_count",
 )
 
 
@@ -245,69 +254,14 @@ def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
     return np.asarray(~moving & window.held("running_requests") & ~stamps)
 
 
-def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
-    """Return requests in the running batch, by steps if counted, else by load answers, else by live gauges."""
-    grown = window.growth("load_decode_rows", "load_decode_steps")
-    if grown is not None:
-        steps, rows = window.growth("load_decode_steps"), window.growth("load_decode_rows")
-        live = window.level("load_running_requests")
-        if steps is not None and rows is not None and live is not None:
-            return np.where(steps > 0, rows / np.maximum(steps, 1), live)
-    live = window.level("load_running_requests")
-    if live is not None:
-        return live
-    gauge = window.level("running_requests")
-    if gauge is None:
-        return _decode_rows(window)
-    # A rank that never worked has no gauge; its peers do.
-    return np.where(frozen, 0.0, gauge)
-
-
-def _decode_rows(window: LedgerWindow) -> FloatArray | None:
-    """Return rows a step: the tokens each rank generated, else those scheduled where none are of prompts."""
-    steps, tokens = window.steps, window.growth("decode_tokens")
-    if tokens is None and not is_positive(window.growth("prefill_tokens")):
-        tokens = window.growth("scheduled_tokens")
-    return None if steps is None or tokens is None else tokens / steps
-
-
-def _rows(window: LedgerWindow, running: FloatArray | None, frozen: BoolArray) -> tuple[str, FloatArray] | None:
-    """Return requests that each rank was given: running and waiting ones."""
-    if running is None:
-        return None
-    waiting = window.level("load_waiting_requests", "waiting_requests")
-    if waiting is None:
-        return "running", running
-    return "running and waiting", running + np.where(frozen, 0.0, np.nan_to_num(waiting))
-
-
-def _count_requests(window: LedgerWindow, running: FloatArray | None, admitted: FloatArray | None) -> FloatArray:
-    """Count the independent requests behind each rank's sums; 1 where nothing tells."""
-    if running is None:
-        return np.ones(window.n_ranks)
-    finished = window.growth("finished_requests")
-    more = admitted if admitted is not None else finished
-    counts = running if more is None else running + np.nan_to_num(more)
-    return np.maximum(np.nan_to_num(counts), 1.0)
-
-
-def _arrivals(window: LedgerWindow, admitted: FloatArray | None) -> FloatArray | None:
-    """Return the requests that came to each rank: admitted ones, else those that got their first token."""
-    first = window.growth("first_tokens")
-    for counts in (admitted, first):
-        if counts is not None and is_positive(counts):
-            return counts
-    return None
-
-
-def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None) -> float:
-    """Count the independent requests of all ranks together."""
-    held = 0.0 if rows is None else float(np.nansum(rows[1]))
-    return held if admitted is None else held + float(np.nansum(admitted))
-
-
 def _work(
-    window: LedgerWindow, samples: FloatArray, held: Quantity | None, computed: FloatArray | None, prompts: FloatArray
+    window: LedgerWindow,
+    samples: FloatArray,
+    held: Quantity | None,
+    computed: FloatArray | None,
+    prompts: FloatArray,
+    *,
+    counted: bool,
 ) -> Quantity | None:
     """Return the query-key pairs of each rank's attention, where they are counted.
 
@@ -325,7 +279,7 @@ def _work(
         LENGTH_SPREAD * decoded / np.sqrt(max(float(np.nanmean(samples)), 1.0)),
         PROMPT_PAIR_SPREAD * prompted / np.sqrt(max(float(np.nanmean(prompts)), 1.0)),
     )
-    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, chance_sd=float(chance)))
+    return Quantity("scheduled_pairs", pairs, find_high(pairs, samples, chance_sd=float(chance), counted=counted))
 
 
 def _count_prompts(computed: FloatArray | None, arrivals: FloatArray | None) -> FloatArray:
@@ -335,7 +289,7 @@ def _count_prompts(computed: FloatArray | None, arrivals: FloatArray | None) -> 
     return np.zeros(1) if computed is None else np.nan_to_num(computed) / TOKENS_A_PROMPT
 
 
-def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quantity | None:
+def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray, *, counted: bool) -> Quantity | None:
     """Return the KV tokens, or the share of the pool, that each rank holds."""
     for name in ("load_used_tokens", "used_tokens", "load_kv_usage_ratio", "kv_usage_ratio"):
         level = window.level(name)
@@ -346,8 +300,12 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray) -> Quant
             if name.endswith("_ratio") and capacity is not None and not np.isnan(capacity).any():
                 # Pools may differ, and a share of a small one is not much work.
                 name, level = "used_tokens", level * capacity
-            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD))
-    return None
+            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD, counted=counted))
+    tokens, passes = window.growth("pass_context_tokens"), window.growth("pass_count")
+    if tokens is None or passes is None or not is_positive(tokens):
+        return None
+    held = np.nan_to_num(divide(tokens, passes))
+    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD, counted=counted))
 
 
 def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:
@@ -385,6 +343,9 @@ def _idle_share(
         if active is not None and idle is not None:
             total = active + idle
             return divide(idle, total)
+    passes, empty = window.growth("pass_count"), window.growth("pass_idle_count")
+    if passes is not None and empty is not None and is_positive(passes + empty):
+        return divide(empty, passes + empty)
     if not window.has_growth or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)

@@ -35,6 +35,11 @@ class LedgerWindow:
         """Tell whether there are two moments to take differences of."""
         return self.last > self.first
 
+    @property
+    def averages(self) -> bool:
+        """Tell whether gauges are averaged."""
+        return self.last - self.first + 1 >= FEWEST_FOR_MEAN
+
     def growth(self, *names: str) -> FloatArray | None:
         """Return what counters grew by, summed over the fields given; NaN for ranks that do not tell, None if none do.
 
@@ -73,7 +78,7 @@ class LedgerWindow:
             part = table[self.first : self.last + 1]
             if np.isnan(part).all():
                 continue
-            return _mean(part) if len(part) >= FEWEST_FOR_MEAN else _latest(part)
+            return _mean(part) if self.averages else _latest(part)
         return None
 
     def held(self, name: str) -> BoolArray:

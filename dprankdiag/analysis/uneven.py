@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb, log
 
 import numpy as np
 
@@ -13,6 +14,9 @@ LEAST_RATIO = 1.25
 
 LEAST_OVER_MEAN = 1.1
 """A rank below this over the mean of all would gain next to nothing from even loads."""
+
+COUNT_SCORE = 3.5
+"""Standard deviations from which no even draw of so many things explains a rank, all choices of ranks weighed in."""
 
 USUAL_SPREAD = 0.05
 """Ranks that are treated alike still differ by some per cent; two peers alone would show less by luck."""
@@ -44,6 +48,7 @@ def find_high(
     least_ratio: float = LEAST_RATIO,
     usual_spread: float = USUAL_SPREAD,
     chance_sd: float | None = None,
+    counted: bool = True,
 ) -> Uneven | None:
     """Find ranks that have more than the others, up to half of them.
 
@@ -56,6 +61,7 @@ def find_high(
         spread: standard deviation of one thing over its mean; a count has 0 of its own and 1 in all.
         usual_spread: by which ranks that are treated alike differ anyway, relative.
         chance_sd: what a sum varies by, where that is known better than from samples and spread.
+        counted: samples are known, so that what an even draw of them gives can be told.
         least_ratio: no rank with less than this over the others is named.
     """
     told = ~np.isnan(values)
@@ -70,6 +76,9 @@ def find_high(
         if least < min(LEAST_OVER_MEAN, least_ratio) * mean or least < least_ratio * float(values[rest].max()):
             continue
         chance = _chance_sd(values, counts, order, rest, spread) if chance_sd is None else chance_sd
+        unit = _unit(values, counts, order, spread, chance_sd)
+        if counted and _draw_score(values, size, order, unit) < COUNT_SCORE:
+            continue
         score = _score(values, high, rest, chance, usual_spread)
         if score >= OUTLIER_SCORE:
             mask = np.zeros(len(values), bool)
@@ -77,6 +86,34 @@ def find_high(
             usual = max(float(values[rest].mean()), 1e-12)
             return Uneven(mask, float(values[high].mean()) / usual, float(values[told].max()) / mean, score)
     return None
+
+
+def _unit(
+    values: FloatArray, samples: FloatArray, everyone: list[int], spread: float, chance_sd: float | None
+) -> float:
+    """Return the size of a thing such that sums of so many of them vary as counts do."""
+    if chance_sd is not None:
+        return chance_sd**2 / float(values[everyone].mean())
+    return spread**2 * float(values[everyone].sum()) / max(float(np.nansum(samples[everyone])), 1.0)
+
+
+def _draw_score(values: FloatArray, size: int, order: list[int], unit: float) -> float:
+    """Tell how far the least of the first ranks lies above an even draw of all things over it and the rest.
+
+    In standard deviations, after the angular transform that makes shares of small numbers normal, and less what picking
+    any so many of the ranks gives.
+
+    Source: F. J. Anscombe, The transformation of Poisson, binomial and negative-binomial data, Biometrika 35 (1948).
+    """
+    if unit <= 0:
+        return float("inf")
+    rest = order[size:]
+    own = max(float(values[order[size - 1]]) / unit - 0.5, 0.0)
+    total = own + 0.5 + float(values[rest].sum()) / unit
+    share = min((own + 0.375) / (total + 0.75), 1.0)
+    z = 2.0 * np.sqrt(total + 0.5) * (np.arcsin(np.sqrt(share)) - np.arcsin(np.sqrt(1.0 / (len(rest) + 1))))
+    picks = size * z**2 - 2.0 * log(comb(len(order), size))
+    return 0.0 if z <= 0 or picks <= 0 else float(min(z, np.sqrt(picks)))
 
 
 def _chance_sd(values: FloatArray, samples: FloatArray, everyone: list[int], rest: list[int], spread: float) -> float:

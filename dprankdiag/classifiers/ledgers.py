@@ -37,6 +37,12 @@ _QUANTITIES = {
 }
 """Source of a quantity → evidence without its numbers; the text is what it counts."""
 
+LESS = 0.8
+"""Share of the others' wait up to which a shorter one speaks for holding them up."""
+
+COUNTED = ("scheduled_pairs", "prefill_tokens")
+"""Sources that steps add to; all others are looked at once a moment."""
+
 _INSTEAD = {
     "idle": (Alternative("load.requests", "all ranks with work of their own in most steps"),),
     "requests": (
@@ -139,7 +145,9 @@ def tell_quantity(seen: LedgerView, quantity: Quantity, mask: BoolArray) -> Iter
     each = " each" if int(mask.sum()) > 1 else ""
     ratio = f" ({times(value / usual)})" if usual else ""
     text = f"{show(value, kind.unit)} {kind.text}{each}{against}{ratio}"
-    yield replace(kind, value=value, text=text, expected=usual, samples=_count(seen))
+    moments = seen.window.last - seen.window.first + 1
+    samples = _count(seen) if quantity.source in COUNTED else moments
+    yield replace(kind, value=value, text=text, expected=usual, samples=samples)
 
 
 def tell_waits(seen: LedgerView, load: LoadFound) -> Iterator[Evidence]:
@@ -151,6 +159,8 @@ def tell_waits(seen: LedgerView, load: LoadFound) -> Iterator[Evidence]:
     if np.isnan(mine).all() or np.isnan(others).all():
         return
     own, usual = float(np.nanmean(mine)), float(np.nanmean(others))
+    if own > LESS * usual:
+        return
     text = f"waits {show_s(own)} at a step border, the others {show_s(usual)}"
     yield Evidence("border_wait_ns", own * 1e9, "ns", text, usual * 1e9, _count(seen))
 

@@ -153,8 +153,9 @@ def format_value(value: float | None, unit: str) -> str:
 
 
 def format_count(value: float) -> str:
-    """Write a number of things: to six digits, in millions where those would not hold it."""
-    return f"{value / 1e6:.4g} M" if abs(value) >= 1e7 else f"{value:.6g}" if abs(value) < 1e5 else f"{value:.0f}"
+    """Write a number of things: small ones to four digits, large ones whole, very large ones in millions."""
+    size = abs(value)
+    return f"{value / 1e6:.4g} M" if size >= 1e7 else f"{value:.0f}" if size >= 1000 else f"{value:.4g}"
 
 
 def describe_measurement(evidence: Evidence) -> str:

@@ -40,3 +40,13 @@ def test_the_examples_are_small_and_their_page_tells_the_truth() -> None:
     for name, (world, _) in script.EXAMPLES.items():
         assert (EXAMPLES / f"{name}.sqlite").stat().st_size < 600_000
         assert script.describe(truth(world)) in page
+
+
+def test_the_scrapes_are_made_byte_for_byte_by_their_script(tmp_path: Path) -> None:
+    script = load_script()
+    script.main(tmp_path)
+    for name in script.LEDGERS:
+        kept = sorted((EXAMPLES / name).iterdir())
+        assert [path.name for path in kept] == sorted(path.name for path in (tmp_path / name).iterdir())
+        assert all(path.read_bytes() == (tmp_path / name / path.name).read_bytes() for path in kept)
+        assert sum(path.stat().st_size for path in kept) < 600_000

@@ -10,8 +10,11 @@ import pytest
 
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.prometheus_rules import load_rules
+from dprankdiag.views.metrics import make_families
+from tests import builders
 from tests.conftest import ROOT
 from tests.rules.files import RECORDED, Rule, get_name, list_rules, load_groups
+from tests.views.results import make_tables
 
 RAW = re.compile(r"(?<![\w:])(?:sglang|vllm)[:_]\w+")
 FIELDS = {"record", "alert", "expr", "for", "labels", "annotations"}
@@ -142,3 +145,13 @@ def test_every_alert_and_setting_named_in_the_documentation_exists_and_every_ale
     assert set(re.findall(r"--set '?(\w+)=", page)) <= set(load_rules().settings) | {"KEY"}
     reasons = {rule["labels"]["reason"] for rule in list_rules() if "reason" in rule.get("labels", {})}
     assert reasons <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+
+
+def test_the_alerts_on_our_own_series_read_what_watch_exports() -> None:
+    exported = {family.name: family for family in make_families("prod", builders.diagnosis(), make_tables())}
+    own = next(group for group in load_groups() if group["name"] == "dprankdiag.watch")
+    for rule in own["rules"]:
+        (name,) = {one.name for one in _list_selectors(promql_parser.parse(rule["expr"]))}
+        labels = {key for sample in exported[name].samples for key in sample.labels}
+        assert not labels or set(re.findall(r"\$labels\.(\w+)", str(rule))) <= labels
+    assert {family.name for family in exported.values()} >= {"dprankdiag_status", "dprankdiag_finding_active"}
