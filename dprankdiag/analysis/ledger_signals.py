@@ -68,9 +68,17 @@ def _steps_by_rank(window: LedgerWindow) -> FloatArray | None:
     return window.growth("graph_passes", "eager_passes")
 
 
+_STEP_TIMES = (
+    ("load_decode_step_s", "load_decode_steps"),
+    ("token_gap_s", "token_gaps"),
+    ("pass_wall_s", "pass_count"),
+)
+"""Time and the steps it was spent in, the surest first; all of them hold waiting for others as well."""
+
+
 def measure_steps(window: LedgerWindow) -> FloatArray | None:
     """Return the mean step time that each rank tells; ranks without steps are NaN."""
-    for time, count in (("load_decode_step_s", "load_decode_steps"), ("token_gap_s", "token_gaps")):
+    for time, count in _STEP_TIMES:
         spent, steps = window.growth(time), window.growth(count)
         if spent is not None and steps is not None and is_positive(steps):
             return divide(spent, steps)

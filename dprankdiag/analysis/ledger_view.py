@@ -7,6 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.analysis.ledger_presence import find_gone, find_missing
+from dprankdiag.analysis.ledger_requests import (
+    count_all,
+    count_arrivals,
+    count_independent,
+    count_rows,
+    count_running,
+)
 from dprankdiag.analysis.ledger_signals import (
     Waits,
     count_experts,
@@ -34,9 +41,6 @@ PROMPT_PAIR_SPREAD = 4.0
 
 TOKENS_A_PROMPT = 4096.0
 """Where nothing counts prompts, no more than one in so many tokens is taken to be independent of the others."""
-
-UNCOUNTED = 4.0
-"""Requests that each rank is taken to have where nothing counts them."""
 
 IDLE_SHARE = 0.5
 """Share of steps without work of its own from which a rank is idle (DESIGN 3)."""
@@ -144,17 +148,17 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         return _view_without_ranks(window)
     moving = _find_moving(window)
     frozen = _find_frozen(window, moving)
-    running = _running(window, frozen)
+    running = count_running(window, frozen)
     admitted = window.growth("admitted_requests")
-    samples = _count_requests(window, running, admitted)
-    rows = _rows(window, running, frozen)
+    samples = count_independent(window, running, admitted)
+    rows = count_rows(window, running, frozen)
     in_level = samples if running is None or window.averages else np.nan_to_num(running)
     held = _held(window, in_level, frozen, counted=running is not None)
     computed = window.growth("prefill_tokens")
-    if computed is None:
-        computed = window.growth("load_prefill_tokens")
+    for other in ("load_prefill_tokens", "pass_prefill_tokens"):
+        computed = window.growth(other) if computed is None else computed
     cached = window.growth("cached_tokens")
-    arrivals = _arrivals(window, admitted)
+    arrivals = count_arrivals(window, admitted)
     prompts = _count_prompts(computed, arrivals)
     step_s = measure_steps(window)
     has_dp_attention = is_positive(window.growth("active_steps", "idle_steps"))
@@ -181,7 +185,7 @@ def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> Ledger
         arrivals=arrivals,
         experts=count_experts(window),
         ages_s=measure_ages(window),
-        requests=_count_all(rows, admitted),
+        requests=count_all(rows, admitted),
         has_dp_attention=has_dp_attention,
         missing=tuple(sorted({*find_missing(window.ledger, expect_ranks), *find_gone(window)})),
     )
@@ -201,6 +205,7 @@ _MOVERS = (
     "load_decode_steps",
     "load_prefill_tokens",
     "iteration_tokens",
+    "pass_count",
 )
 
 
@@ -223,71 +228,6 @@ def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
     stamps = window.held("load_stamp_s")
     # The counters of a load snapshot that is not published any more stand still on a working rank too.
     return np.asarray(~moving & window.held("running_requests") & ~stamps)
-
-
-def _running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
-    """Return requests in the running batch, by steps if counted, else by load answers, else by live gauges."""
-    grown = window.growth("load_decode_rows", "load_decode_steps")
-    if grown is not None:
-        steps, rows = window.growth("load_decode_steps"), window.growth("load_decode_rows")
-        live = window.level("load_running_requests")
-        if steps is not None and rows is not None and live is not None:
-            return np.where(steps > 0, rows / np.maximum(steps, 1), live)
-    live = window.level("load_running_requests")
-    if live is not None:
-        return live
-    gauge = window.level("running_requests")
-    if gauge is None:
-        return _decode_rows(window)
-    # A rank that never worked has no gauge; its peers do.
-    return np.where(frozen, 0.0, gauge)
-
-
-def _decode_rows(window: LedgerWindow) -> FloatArray | None:
-    """Return rows a step: the tokens each rank generated, else those scheduled where none are of prompts."""
-    steps, tokens = window.steps, window.growth("decode_tokens")
-    if tokens is None and not is_positive(window.growth("prefill_tokens")):
-        tokens = window.growth("scheduled_tokens")
-    return None if steps is None or tokens is None else tokens / steps
-
-
-def _rows(window: LedgerWindow, running: FloatArray | None, frozen: BoolArray) -> tuple[str, FloatArray] | None:
-    """Return requests that each rank was given: running and waiting ones."""
-    if running is None:
-        return None
-    waiting = window.level("load_waiting_requests", "waiting_requests")
-    if waiting is None:
-        return "running", running
-    return "running and waiting", running + np.where(frozen, 0.0, np.nan_to_num(waiting))
-
-
-def _count_requests(window: LedgerWindow, running: FloatArray | None, admitted: FloatArray | None) -> FloatArray:
-    """Count the independent requests behind each rank's sums; a few where nothing tells.
-
-    What a gauge shows at one moment is made of those that are there, and not of those that came before.
-    """
-    if running is None:
-        return np.full(window.n_ranks, UNCOUNTED)
-    finished = window.growth("finished_requests")
-    more = admitted if admitted is not None else finished
-    # Of the average over a window with many arrivals, half of them are independent: a request stays for a while.
-    counts = running if more is None else running + np.nan_to_num(more) / 2.0
-    return np.maximum(np.nan_to_num(counts), 1.0)
-
-
-def _arrivals(window: LedgerWindow, admitted: FloatArray | None) -> FloatArray | None:
-    """Return the requests that came to each rank: admitted ones, else those that got their first token."""
-    first = window.growth("first_tokens")
-    for counts in (admitted, first):
-        if counts is not None and is_positive(counts):
-            return counts
-    return None
-
-
-def _count_all(rows: tuple[str, FloatArray] | None, admitted: FloatArray | None) -> float:
-    """Count the independent requests of all ranks together."""
-    held = 0.0 if rows is None else float(np.nansum(rows[1]))
-    return held if admitted is None else held + float(np.nansum(admitted))
 
 
 def _work(
@@ -337,7 +277,11 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray, *, count
                 # Pools may differ, and a share of a small one is not much work.
                 name, level = "used_tokens", level * capacity
             return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD, counted=counted))
-    return None
+    tokens, passes = window.growth("pass_context_tokens"), window.growth("pass_count")
+    if tokens is None or passes is None or not is_positive(tokens):
+        return None
+    held = np.nan_to_num(divide(tokens, passes))
+    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD, counted=counted))
 
 
 def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:
@@ -375,6 +319,9 @@ def _idle_share(
         if active is not None and idle is not None:
             total = active + idle
             return divide(idle, total)
+    passes, empty = window.growth("pass_count"), window.growth("pass_idle_count")
+    if passes is not None and empty is not None and is_positive(passes + empty):
+        return divide(empty, passes + empty)
     if not window.has_growth or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)

@@ -7,6 +7,7 @@ import pytest
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.checks import Condition, find_checks, load_checks, load_families, load_needs
 from dprankdiag.catalog.engine_series import load_series
+from dprankdiag.classifiers import BY_LEDGERS
 from dprankdiag.model.checkup import LEVELS
 from dprankdiag.model.ledgers import Fact
 
@@ -121,3 +122,7 @@ def test_the_families_looked_for_are_series_of_the_catalogue() -> None:
     for engine in ("sglang", "vllm"):
         known = {name for row in load_series(engine) for name in row.names}  # type: ignore[arg-type]
         assert set(load_families(engine)) <= known
+
+
+def test_what_is_said_to_be_judged_has_a_judge() -> None:
+    assert set(load_needs()) <= {classifier.cause for classifier in BY_LEDGERS}

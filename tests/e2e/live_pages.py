@@ -76,12 +76,18 @@ def _fill_stages(
 
 @contextmanager
 def serve_pages(pages: Mapping[str, Page]) -> Iterator[str]:
-    """Serve each page under `/NAME` on a free loopback port; yield host and port."""
+    """Serve each page under `/NAME`, and where an engine would, on a free loopback port; yield host and port.
+
+    As an engine: `/NAME/metrics`, or `/NAME/v1/loads` of a page whose name ends in `-loads`.
+    """
     start = time.monotonic()
+    places = {f"/{name}": page for name, page in pages.items()}
+    for name, page in pages.items():
+        places[f"/{name}/v1/loads" if name.endswith("-loads") else f"/{name}/metrics"] = page
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            page = pages.get(self.path.lstrip("/"))
+            page = places.get(self.path)
             if page is None:
                 self.send_error(404)
                 return

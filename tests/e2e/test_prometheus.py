@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dprankdiag.model.ledgers import LedgerAnswer
+from dprankdiag.pipelines.ledgers import diagnose_view, view_whole
+from dprankdiag.pipelines.live import join_live
+from dprankdiag.pipelines.poll import Poller
 from tests.conftest import ROOT
 from tests.e2e.live_pages import Page, read_measured, read_page, read_series, serve_pages
 from tests.prometheus import Server, find_tool, run_prometheus
@@ -64,12 +68,35 @@ OTHERS: dict[str, set[Alert]] = {
 EXPECTED = SGLANG | {f"vllm-{name}": alerts for name, alerts in VLLM.items()} | MEASURED | OTHERS
 
 
+CAUSES = {
+    "DPRankRequestSkew": "load.requests",
+    "DPRankContextSkew": "load.context",
+    "DPRankKvUsageSkew": "load.context",
+    "DPRankPrefillSkew": "load.prefill",
+    "DPRankHostLate": "single_point.host",
+    "DPRankIdle": "load.idle",
+    "DPRankSlow": "single_point.unknown",
+    "DPRankLedgerStale": "ledger.stale",
+    "DPRankExpertImbalance": "structural.expert",
+}
+"""What each alert about a rank is called in a diagnosis."""
+
+ONLY_TOLD = {"load.speculation"}
+"""What no rule alerts on, since it costs nothing of itself."""
+
+BUSY = {"one-busy-seven-idle": "2", "vllm-half-idle": "0,1,2,3"}
+"""The ranks with work, which an alert on idle ranks does not name."""
+
+BETWEEN_POLLS_S = 12.0
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A Prometheus that has scraped every scenario for a while, and what fires there."""
+    """A Prometheus that has scraped every scenario for a while, what fires there, and what our own collectors find."""
 
     server: Server
     firing: dict[str, set[Alert]]
+    verdicts: dict[str, set[Alert]]
 
 
 def _read_pages(fixtures: Path) -> dict[str, Page]:
@@ -136,12 +163,39 @@ def watched(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         time.sleep(WARM_UP_S)
         while server.list_firing() != expected and time.monotonic() - started < DEADLINE_S:
             time.sleep(1)
-        yield Watched(server, server.list_firing())
+        yield Watched(server, server.list_firing(), _ask_collectors(_list_jobs(pages), address))
+
+
+def _ask_collectors(jobs: dict[str, list[str]], address: str) -> dict[str, set[Alert]]:
+    """Poll every engine twice, as `watch --once` does, and list cause and ranks of what is found."""
+    pollers = {job: Poller([f"http://{address}/{name}" for name in names]) for job, names in jobs.items()}
+    told: dict[str, list[LedgerAnswer]] = {job: [] for job in jobs}
+    for pause_s in (BETWEEN_POLLS_S, 0.0):
+        for job, poller in pollers.items():
+            told[job] += [answer for answer in poller.poll() if isinstance(answer, LedgerAnswer)]
+        time.sleep(pause_s)
+    for poller in pollers.values():
+        poller.close()
+    return {job: _judge(answers) for job, answers in told.items()}
+
+
+def _judge(answers: list[LedgerAnswer]) -> set[Alert]:
+    findings = [item for ledger in join_live(answers) for item in diagnose_view(view_whole(ledger)).findings]
+    return {(item.cause, ",".join(map(str, item.ranks))) for item in findings}
 
 
 @pytest.mark.parametrize("job", EXPECTED)
 def test_the_right_alert_fires_and_no_other(watched: Watched, job: str) -> None:
     assert watched.firing.get(job, set()) == EXPECTED[job]
+
+
+@pytest.mark.parametrize("job", EXPECTED)
+def test_the_collectors_give_the_verdict_of_the_alert(watched: Watched, job: str) -> None:
+    alerts = {alert: rank for alert, rank in EXPECTED[job] if alert in CAUSES}
+    wanted = {(CAUSES[alert], rank) for alert, rank in alerts.items()}
+    assert {(cause, BUSY.get(job, ranks) if cause == "load.idle" else ranks) for cause, ranks in wanted} == {
+        (cause, ranks) for cause, ranks in watched.verdicts[job] if cause not in ONLY_TOLD
+    }
 
 
 def test_no_rule_fails(watched: Watched) -> None:

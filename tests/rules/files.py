@@ -22,6 +22,13 @@ Rule = Mapping[str, Any]
 
 
 @cache
+def load_test(test: Path) -> dict[str, Any]:
+    """Load a test file, by the C parser: these files are long."""
+    content: dict[str, Any] = yaml.load(test.read_text("utf-8"), Loader=yaml.CSafeLoader)
+    return content
+
+
+@cache
 def load_groups() -> list[dict[str, Any]]:
     """Load the groups of the rule file."""
     groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
