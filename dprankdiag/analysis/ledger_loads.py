@@ -234,7 +234,7 @@ def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:
 
 def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
     """Tell whether each rank of a mask has a single request at most: no router can spread that."""
-    return seen.rows is not None and bool(np.nanmax(seen.rows.values[mask], initial=0.0) < LEAST_REQUESTS)
+    return seen.rows is not None and bool((seen.rows.values[mask] < LEAST_REQUESTS).all())
 
 
 def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
