@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, comb, log
+from math import ceil, comb, exp, lgamma, log
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,9 @@ FULL_POOL, ROOM = 0.9, 0.8
 
 FEWEST_WAITING, BRIMFUL = 3.0, 0.97
 """So many wait, or the pool holds next to nothing more: one request waits anywhere for a moment."""
+
+MORE_IDLE = 0.25
+"""Idle ranks have so much more of the steps without work than busy ones: with few requests all are idle at times."""
 
 LEAST_REQUESTS = 1.5
 """Requests on a rank, on average, from which some could be moved away."""
@@ -170,7 +173,9 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     count, n_ranks = int(idle.sum()), int(known.sum())
     if not 0 < count < n_ranks or not _could_be_spread(seen):
         return None
-    chance = comb(n_ranks, count) * (1.0 - count / n_ranks) ** seen.requests
+    if float(seen.idle_share[idle].min() - seen.idle_share[known & ~idle].max()) < MORE_IDLE:
+        return None
+    chance = _chance_of_so_few(seen, idle, count / n_ranks) * comb(n_ranks, count)
     if chance > IDLE_CHANCE:
         return None
     shown = tuple(quantity for quantity in (seen.rows, seen.work) if quantity is not None)
@@ -178,6 +183,20 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     mean = float(np.nanmean(values))
     ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
     return LoadFound("idle", known & ~idle, -log(max(chance, 1e-300)), ratio, shown)
+
+
+def _chance_of_so_few(seen: LedgerView, idle: BoolArray, share: float) -> float:
+    """Return the chance that requests spread at random leave the idle ranks no more than they have."""
+    if seen.rows is None:
+        return 1.0
+    admitted = seen.window.growth("admitted_requests")
+    counts = np.nan_to_num(seen.rows.values) + (0.0 if admitted is None else np.nan_to_num(admitted))
+    total, few = round(float(counts.sum())), round(float(counts[idle].sum()))
+    logs = [
+        lgamma(total + 1) - lgamma(k + 1) - lgamma(total - k + 1) + k * log(share) + (total - k) * log(1.0 - share)
+        for k in range(few + 1)
+    ]
+    return min(sum(map(exp, logs)), 1.0)
 
 
 def _could_be_spread(seen: LedgerView) -> bool:
@@ -215,7 +234,7 @@ def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:
 
 def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
     """Tell whether each rank of a mask has a single request at most: no router can spread that."""
-    return seen.rows is not None and bool(np.nanmax(seen.rows.values[mask], initial=0.0) < LEAST_REQUESTS)
+    return seen.rows is not None and bool((seen.rows.values[mask] < LEAST_REQUESTS).all())
 
 
 def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:

@@ -18,6 +18,10 @@ QUEUES = (
 """Gauges of a rank's queues; which of them are told depends on its role."""
 
 
+UNCOUNTED = 4.0
+"""Requests that each rank is taken to have where nothing counts them."""
+
+
 def count_running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
     """Return requests in the running batch, by steps if counted, else by load answers, else by live gauges."""
     grown = window.growth("load_decode_rows", "load_decode_steps")
@@ -70,12 +74,16 @@ def count_rows(window: LedgerWindow, running: FloatArray | None, frozen: BoolArr
 
 
 def count_independent(window: LedgerWindow, running: FloatArray | None, admitted: FloatArray | None) -> FloatArray:
-    """Count the independent requests behind each rank's sums; 1 where nothing tells."""
+    """Count the independent requests behind each rank's sums; a few where nothing tells.
+
+    What a gauge shows at one moment is made of those that are there, and not of those that came before.
+    """
     if running is None:
-        return np.ones(window.n_ranks)
+        return np.full(window.n_ranks, UNCOUNTED)
     finished = window.growth("finished_requests")
     more = admitted if admitted is not None else finished
-    counts = running if more is None else running + np.nan_to_num(more)
+    # Of the average over a window with many arrivals, half of them are independent: a request stays for a while.
+    counts = running if more is None else running + np.nan_to_num(more) / 2.0
     return np.maximum(np.nan_to_num(counts), 1.0)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_presence import find_gone, find_missing
 from dprankdiag.analysis.ledger_requests import (
     count_all,
     count_arrivals,
@@ -24,16 +25,16 @@ from dprankdiag.analysis.ledger_signals import (
 )
 from dprankdiag.analysis.ledger_window import LedgerWindow
 from dprankdiag.analysis.uneven import Uneven, find_high
-from dprankdiag.model.ledgers import BoolArray, FloatArray, Ledger
+from dprankdiag.model.ledgers import BoolArray, FloatArray
 
 ROWS_EVEN = 0.1
 """Request counts within this of each other are even (DESIGN 3: context goes before requests then)."""
 
-LENGTH_SPREAD = float(np.sqrt(2.0))
-"""Spread of a sum over requests whose lengths scatter as much as their mean, number and length both random."""
+LENGTH_SPREAD = 2.0
+"""Spread of a sum over requests whose lengths scatter by up to 1.7 times their mean, number and length both random."""
 
 PROMPT_SPREAD = 2.0
-"""The same of prompt lengths, whose tails are longer: they scatter by up to 1.7 times their mean."""
+"""The same of prompt lengths."""
 
 PROMPT_PAIR_SPREAD = 4.0
 """The same of the query-key pairs of prompts, which grow with the square of their lengths."""
@@ -50,9 +51,6 @@ ALIKE = 1e9
 CHIP_SPREAD = 0.02
 LEAST_SLOW = 1.08
 """Healthy chips differ by two to four per cent; engines on their own also by their load, which varies."""
-
-LAST_MOMENTS = 3
-"""A rank that tells nothing at so many moments on end is gone; one poll may fail."""
 
 LEAST_COST = 0.03
 """Share of the time from which a late rank matters (DESIGN 3: warning)."""
@@ -138,28 +136,6 @@ class LedgerView:
     def names_of(self, positions: BoolArray) -> tuple[int, ...]:
         """List the rank numbers of a mask."""
         return tuple(rank for rank, named in zip(self.ranks, positions, strict=True) if named)
-
-
-def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, ...]:
-    """List ranks that should be there and are not: by what the user or the engine says, else gaps in the numbers."""
-    told = expect_ranks or ledger.facts.get("num_dp_ranks")
-    count = int(told) if isinstance(told, (int, float)) and told else 0
-    count = max(count, max(ledger.ranks, default=-1) + 1)
-    first = min(ledger.ranks, default=0) if not told else 0
-    return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
-
-
-def find_gone(window: LedgerWindow) -> tuple[int, ...]:
-    """List ranks that told something earlier in the window, and nothing at its end although others did."""
-    tables = window.ledger.values.values()
-    if not tables or not window.has_growth:
-        return ()
-    told = np.zeros((window.last - window.first + 1, window.n_ranks), bool)
-    for table in tables:
-        told |= ~np.isnan(table[window.first : window.last + 1])
-    late = np.asarray(told[-min(LAST_MOMENTS, len(told) // 2) :].any(axis=0))
-    gone = np.asarray(told.any(axis=0) & ~late)
-    return tuple(rank for rank, away in zip(window.ledger.ranks, gone, strict=True) if away) if late.any() else ()
 
 
 def view_ledger(window: LedgerWindow, expect_ranks: int | None = None) -> LedgerView:

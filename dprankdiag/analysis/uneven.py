@@ -28,7 +28,7 @@ class Uneven:
 
     Attributes:
         mask: `(n_ranks,)` the ranks.
-        ratio: their mean over the mean of the others.
+        ratio: their mean over the mean of the others, infinite if these have none; of low ranks the other way round.
         work_ratio: the largest over the mean of all ranks.
         score: distance of the least of them from the others, in standard deviations that chance and the others' own
             spread explain.
@@ -83,8 +83,7 @@ def find_high(
         if score >= OUTLIER_SCORE:
             mask = np.zeros(len(values), bool)
             mask[high] = True
-            usual = max(float(values[rest].mean()), 1e-12)
-            return Uneven(mask, float(values[high].mean()) / usual, float(values[told].max()) / mean, score)
+            return Uneven(mask, _divide(values[high], values[rest]), float(values[told].max()) / mean, score)
     return None
 
 
@@ -122,6 +121,11 @@ def _chance_sd(values: FloatArray, samples: FloatArray, everyone: list[int], res
     return spread * thing * float(np.sqrt(max(float(np.nanmean(samples[rest])), 1.0)))
 
 
+def _divide(values: FloatArray, by: FloatArray) -> float:
+    below = float(by.mean())
+    return float(values.mean()) / below if below > 0 else float("inf")
+
+
 def _score(values: FloatArray, high: list[int], rest: list[int], chance_sd: float, usual_spread: float) -> float:
     usual = float(values[rest].mean())
     prior = float(np.hypot(chance_sd, usual_spread * usual))
@@ -155,6 +159,6 @@ def find_low(values: FloatArray, chance_sd: float = 0.0) -> Uneven | None:
         if score >= OUTLIER_SCORE and values[rest].min() > values[low].max():
             mask = np.zeros(len(values), bool)
             mask[low] = True
-            mean = max(float(values[low].mean()), 1e-12)
-            return Uneven(mask, usual / mean, usual / mean, score)
+            ratio = _divide(values[rest], values[low])
+            return Uneven(mask, ratio, ratio, score)
     return None
