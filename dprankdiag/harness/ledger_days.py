@@ -6,20 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-import numpy as np
-
-from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_score import Named
-from dprankdiag.harness.ledger_worlds import LedgerTruth, Tick
+from dprankdiag.harness.ledger_worlds import LedgerTruth, Tick, fault_shows
 
 Judge = Callable[[Tick], Iterable[Named]]
 """Takes each poll in turn; gives the causes and ranks that hold now."""
-
-CLEAR = 1.5
-"""Uneven load shows once its rank holds so many times what the others hold; requests have to come first."""
-
-FULL = 0.9
-"""Share of a pool from which on requests wait for room."""
 
 LONGEST_CHANGE_S = 1.5
 """One verdict follows another at the next poll."""
@@ -116,7 +107,7 @@ def follow_day(ticks: Iterable[Tick], truths: Sequence[LedgerTruth], judge: Judg
         first_s = tick.seconds if first_s is None else first_s
         log.take(tick.seconds, frozenset(judge(tick)))
         for true, since_s in shown.items():
-            if since_s is None and true.start_s <= tick.seconds <= true.end_s and _shows(true, tick.state):
+            if since_s is None and true.start_s <= tick.seconds <= true.end_s and fault_shows(true, tick.state):
                 shown[true] = tick.seconds
     episodes = log.all()
     false = tuple(it for it in episodes if not any(_explains(true, it) for true in shown))
@@ -124,24 +115,6 @@ def follow_day(ticks: Iterable[Tick], truths: Sequence[LedgerTruth], judge: Judg
     waits = tuple((true, _wait(true, shown[true], found)) for true, found in right.items())
     flaps = sum(_count_gaps(true, found, episodes) for true, found in right.items())
     return DayScore(last_s - (first_s or 0.0), polls, false, waits, flaps)
-
-
-def _shows(true: LedgerTruth, state: LedgerState | None) -> bool:
-    """Tell whether a fault has had its effect on what ranks hold."""
-    if state is None:
-        return False
-    mine = np.isin(np.arange(state.ranks), true.ranks)
-    match true.cause:
-        case "load.requests" | "load.idle":
-            held = state.running + state.waiting
-        case "load.context":
-            held = state.used
-        case "load.kv_pressure":
-            return bool((state.used[mine] >= FULL * state.capacity[mine]).all() and (state.waiting[mine] > 0).all())
-        case _:
-            return True
-    others = float(held[~mine].mean()) if not mine.all() else 0.0
-    return bool(held[mine].min(initial=np.inf) >= CLEAR * max(others, 1.0))
 
 
 def _explains(true: LedgerTruth, episode: Episode) -> bool:

@@ -41,7 +41,10 @@ def sample_ledger(seed: int, *, healthy: bool | None = None) -> LedgerWorld:
     sick = not healthy if healthy is not None else draw.random() >= HEALTHY_SHARE
     if not sick:
         return replace(world, bursts_hour=float(draw.choice([0.0, 0.0, 40.0])))
-    return _break(world, _TROUBLES[int(draw.integers(len(_TROUBLES)))], draw)
+    kind = _TROUBLES[int(draw.integers(len(_TROUBLES)))]
+    if kind == "speculation" and world.engine == "vllm":  # whose pages of drafts are not simulated
+        kind = "requests"
+    return _break(world, kind, draw)
 
 
 ONSET_S = 90.0

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from dprankdiag.harness.ledger_worlds import (
     LedgerTruth,
     LedgerWorld,
+    fault_shows,
     ledger_truths,
     measure_growth,
+    simulate_ledger,
     write_ledger_world,
 )
 from dprankdiag.harness.score import ALARMS, HEALTHY, Rate, run_command
@@ -39,6 +41,7 @@ class LedgerVerdict:
         alarms: what it warns of, the gravest first.
         hints: what it mentions below a warning.
         growth_ratio: by how much steps are longer than without the fault.
+        shows: the fault has had its effect on what ranks hold; one that has not need not be named, but may be.
         seconds: wall time of the command.
         error: why there is no verdict, else "".
     """
@@ -51,11 +54,12 @@ class LedgerVerdict:
     growth_ratio: float
     seconds: float
     error: str = ""
+    shows: bool = True
 
     @property
     def expected(self) -> str:
         """Name what a perfect diagnosis would say of these pages."""
-        return self.truth.accepted[0] if self.truth and self.truth.accepted else HEALTHY
+        return self.truth.accepted[0] if self.truth and self.truth.accepted and self.shows else HEALTHY
 
     @property
     def said(self) -> Named | None:
@@ -70,7 +74,7 @@ class LedgerVerdict:
         if self.truth is None or not self.truth.accepted:
             return "false alarm" if self.alarms else "quiet"
         if self.said is None:
-            return "abstained"
+            return "abstained" if self.shows else "quiet"
         cause, ranks = self.said
         if cause in self.truth.accepted:
             return "right" if ranks == self.truth.ranks else "wrong ranks"
@@ -163,8 +167,11 @@ def _score(folder: Path, name: str, world: LedgerWorld, command: Sequence[str]) 
     answer, error = run_command(inputs, command)
     seconds = time.perf_counter() - begin
     truths = ledger_truths(world)
-    growth = measure_growth(world) if truths else 0.0
-    return read_ledger_verdict(name, truths[0] if truths else None, answer, growth, seconds, error)
+    if not truths:
+        return read_ledger_verdict(name, None, answer, 0.0, seconds, error)
+    verdict = read_ledger_verdict(name, truths[0], answer, measure_growth(world), seconds, error)
+    *_, last = simulate_ledger(world)
+    return replace(verdict, shows=fault_shows(truths[0], last.state))
 
 
 def read_ledger_verdict(

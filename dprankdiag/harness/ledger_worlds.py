@@ -22,6 +22,7 @@ __all__ = [
     "Restart",
     "Tick",
     "day_world",
+    "fault_shows",
     "faulty_day",
     "ledger_truths",
     "measure_growth",
@@ -30,6 +31,12 @@ __all__ = [
 ]
 
 SCRAPE_GAP_S = 15.0
+
+CLEAR = 1.5
+"""Uneven load shows once its rank holds so many times what the others hold; requests have to come first."""
+
+FULL = 0.9
+"""Share of a pool from which on requests wait for room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,24 @@ def _list_accepted(world: LedgerWorld, fault: LedgerFault) -> tuple[str, ...]:
             return ("load.idle", "load.requests")
         case _:
             return (fault.cause,)
+
+
+def fault_shows(true: LedgerTruth, state: LedgerState | None) -> bool:
+    """Tell whether a fault has had its effect on what ranks hold."""
+    if state is None:
+        return False
+    mine = np.isin(np.arange(state.ranks), true.ranks)
+    match true.cause:
+        case "load.requests" | "load.idle":
+            held = state.running + state.waiting
+        case "load.context":
+            held = state.used
+        case "load.kv_pressure":
+            return bool((state.used[mine] >= FULL * state.capacity[mine]).all() and (state.waiting[mine] > 0).all())
+        case _:
+            return True
+    others = float(held[~mine].mean()) if not mine.all() else 0.0
+    return bool(held[mine].min(initial=np.inf) >= CLEAR * max(others, 1.0))
 
 
 def measure_growth(world: LedgerWorld, since_s: float | None = None) -> float:

@@ -69,6 +69,13 @@ def test_each_answer_has_its_outcome(true: LedgerTruth | None, answer: dict[str,
     assert judge(true, answer).outcome == outcome
 
 
+def test_a_fault_without_effect_need_not_be_named() -> None:
+    silent = replace(judge(HOT, said(status="inconclusive")), shows=False)
+    assert silent.outcome == "quiet"
+    assert LedgerBoard((silent,)).rights().count == 0
+    assert replace(judge(HOT, said(("load.requests", (3,), "warning"))), shows=False).outcome == "right"
+
+
 def test_blame_of_a_rank_without_fault_is_seen_beside_the_right_one() -> None:
     assert judge(HOT, said(("load.requests", (3,), "warning"), ("load.idle", (1,), "warning"))).names_others
     assert not judge(HOT, said(("load.requests", (3,), "warning"), ("load.idle", (1,), "info"))).names_others
