@@ -21,8 +21,12 @@ IDLE_CHANCE = 1e-6
 FEWEST_A_RANK = 2.0
 """Independent requests a rank, on average, from which their spread over the ranks tells anything."""
 
-FULL_POOL, ROOM = 0.9, 0.8
-"""Share in use from which a KV pool is full, and up to which others have room."""
+FULL_POOL, NEARLY_FULL, FEWER = 0.9, 0.8, 0.8
+"""Share in use from which a KV pool is full; a little less is full where requests queue and the rank runs clearly fewer
+than the others: a long prompt does not fit into what is left."""
+
+ROOM = 0.75
+"""Share in use up to which the others have room."""
 
 FEWEST_WAITING, BRIMFUL = 3.0, 0.97
 """So many wait, or the pool holds next to nothing more: one request waits anywhere for a moment."""
@@ -38,9 +42,6 @@ MUCH_MORE = 1.5
 
 FEWER_HITS = 0.1
 """A rank hits less than its peers if by so much or more; by less, its prompts and not its hits make the work."""
-
-HIT_SPREAD = 0.5
-"""Spread of the share found of one prompt: all of it or nothing, at most."""
 
 EXPLAINS = 0.5
 """One number explains another's ratio if it has at least this share of its logarithm."""
@@ -135,7 +136,9 @@ def find_full(seen: LedgerView) -> BoolArray | None:
     usage, queue = seen.kv_usage, count_queued(seen)
     if usage is None or queue is None or seen.running is None or np.isnan(usage).all():
         return None
-    full = (np.nan_to_num(usage) >= FULL_POOL) & (queue >= 1.0)
+    typical = float(np.nanmedian(seen.running.values))
+    held_back = (np.nan_to_num(seen.running.values) <= FEWER * typical) & (queue >= FEWEST_WAITING)
+    full = (np.nan_to_num(usage) >= np.where(held_back, NEARLY_FULL, FULL_POOL)) & (queue >= 1.0)
     if not full.any() or full.all():
         return None
     contexts = None if seen.held is None else seen.held.uneven
@@ -292,7 +295,9 @@ def _find_misses(seen: LedgerView) -> LoadFound | None:
     """Find ranks whose cache hits less, so that they compute more of prompts that are no longer than the others'."""
     if seen.hits is None or seen.prompts is None or seen.computed is None or np.isnan(seen.hits).any():
         return None
-    low = find_low(seen.hits, HIT_SPREAD / np.sqrt(max(seen.prompt_count / len(seen.ranks), 1.0)))
+    share = float(seen.hits.mean())
+    # A prompt is found or not: a share of n of them scatters as that of n tosses does, at most.
+    low = find_low(seen.hits, float(np.sqrt(share * (1.0 - share) / max(seen.prompt_count / len(seen.ranks), 1.0))))
     if low is None or float(seen.hits[~low.mask].mean() - seen.hits[low.mask].mean()) < FEWER_HITS:
         return None
     prompts = _ratio(Quantity("prompts", seen.prompts, None), low.mask)

@@ -170,7 +170,6 @@ def _join_streams(
         _join_facts(ordered),
         tuple(dict.fromkeys(one.first.interface for one in ordered)),
         any(answer.unlabelled for one in ordered for answer in one.answers),
-        0,
         tuple(source for source in sources if source.path in wheres),
         tuple(dict.fromkeys(note for one in streams for note in (*one.notes, *_warnings(one)))),
         _do_swing(values, restarted),

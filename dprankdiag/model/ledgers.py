@@ -91,7 +91,6 @@ class Ledger:
         facts: configuration, the latest word wins.
         interfaces: those that answered.
         unlabelled: some answer lost its rank labels.
-        gaps: moments at which a poll failed.
         sources: one a file, URL or recording.
         notes: what ordering and joining decided and the user should know.
         swinging: counters fell and were back again and again: answers of several processes in turn.
@@ -110,7 +109,6 @@ class Ledger:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
     unlabelled: bool = False
-    gaps: int = 0
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
     swinging: bool = False

@@ -226,8 +226,6 @@ def _notes(seen: LedgerView) -> Iterator[str]:
         fell = seen.names_of(np.asarray(ledger.restarted.any(axis=0)))
         kept = "not known what was done" if _list_restarted(seen) else "what is counted since is used"
         yield f"{name_numbers(fell)}: counters fell: restarted; {kept}"
-    if ledger.gaps:
-        yield f"{ledger.gaps} polls gave no data; they are left out, not counted as idle"
     stages = ledger.facts.get("pp_size_seen")
     if isinstance(stages, int) and stages > 1:
         yield "pipeline stages: request counts of one poll show only the micro-batch in work; several polls are needed"

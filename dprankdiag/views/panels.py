@@ -63,6 +63,8 @@ class Group:
 
 def make_panels(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
     """Make every figure of the page, in reading order."""
+    if words.is_ledger(diagnosis):
+        return [_draw_lost(diagnosis), *_draw_ledger(diagnosis, tables)]
     panels = [_draw_lost(diagnosis)]
     for make in (_draw_waits, _draw_worst, _draw_arrivals, _draw_layers):
         panels += _for_groups(make, diagnosis, tables)
