@@ -7,6 +7,9 @@ import numpy as np
 from dprankdiag.analysis.ledger_window import LedgerWindow
 from dprankdiag.model.ledgers import Ledger
 
+MOST_RANKS = 4096
+"""Ranks are not looked for beyond: a label may hold any number."""
+
 LAST_MOMENTS = 3
 """A rank that tells nothing at so many moments on end is gone; one poll may fail."""
 
@@ -15,7 +18,7 @@ def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, 
     """List ranks that should be there and are not: by what the user or the engine says, else gaps in the numbers."""
     told = expect_ranks or ledger.facts.get("num_dp_ranks")
     count = int(told) if isinstance(told, (int, float)) and told else 0
-    count = max(count, max(ledger.ranks, default=-1) + 1)
+    count = min(max(count, max(ledger.ranks, default=-1) + 1), MOST_RANKS)
     first = min(ledger.ranks, default=0) if not told else 0
     return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
 

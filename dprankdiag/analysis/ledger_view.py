@@ -197,8 +197,9 @@ def _view_without_ranks(window: LedgerWindow) -> LedgerView:
     return LedgerView(window, _find_reason(window, nobody, None), nobody, nobody, experts=count_experts(window))
 
 
+_GATED = ("scheduled_tokens", "scheduled_pairs")
 _MOVERS = (
-    "scheduled_tokens",
+    *_GATED,
     "decode_tokens",
     "prefill_tokens",
     "prompt_tokens",
@@ -209,16 +210,18 @@ _MOVERS = (
 )
 
 
+def _list_work(window: LedgerWindow) -> list[FloatArray]:
+    """List what counters of work grew by; those of DP attention stand at zero where they are not enabled."""
+    grown = {name: told for name in _MOVERS if (told := window.growth(name)) is not None}
+    return [told for name, told in grown.items() if name not in _GATED or np.nansum(told) > 0]
+
+
 def _find_moving(window: LedgerWindow) -> BoolArray:
     """Find the ranks of which some counter of work has grown; all where no counter is told."""
-    moving = np.zeros(window.n_ranks, bool)
-    told = False
-    for name in _MOVERS:
-        grown = window.growth(name)
-        if grown is not None:
-            told = told or name != "scheduled_tokens" or bool(np.nansum(grown) > 0)
-            moving |= np.nan_to_num(grown) > 0
-    return np.asarray(moving | window.restarted) if told else np.ones(window.n_ranks, bool)
+    grown = _list_work(window)
+    if not grown:
+        return np.ones(window.n_ranks, bool)
+    return np.asarray((np.nan_to_num(np.array(grown)) > 0).any(axis=0) | window.restarted)
 
 
 def _find_frozen(window: LedgerWindow, moving: BoolArray) -> BoolArray:
@@ -322,7 +325,7 @@ def _idle_share(
     passes, empty = window.growth("pass_count"), window.growth("pass_idle_count")
     if passes is not None and empty is not None and is_positive(passes + empty):
         return divide(empty, passes + empty)
-    if not window.has_growth or not moving.any():
+    if not _list_work(window) or not moving.any():
         return None
     nothing_runs = np.ones(window.n_ranks, bool) if running is None else ~(np.nan_to_num(running) > 0)
     shares = np.where(moving, 0.0, np.where(nothing_runs, 1.0, np.nan))
@@ -366,7 +369,7 @@ def _find_reason(window: LedgerWindow, moving: BoolArray, running: FloatArray | 
         return "its counters go up and down: several processes answer in turn at one address, ask each of them"
     if len(ledger.ranks) == 1:
         return "only one rank is shown: there is nothing to compare it with"
-    works = window.has_growth and moving.any()
+    works = bool(_list_work(window)) and moving.any()
     holds = running is not None and float(np.nansum(running)) > 0
     if not works and not holds and not is_positive(window.level("load_waiting_requests", "waiting_requests")):
         return "no rank has had any work"

@@ -21,6 +21,9 @@ _SAME_MOMENT = 0.4
 """Answers of several interfaces are of one moment if nearer than this share of the time between moments: one tick asks
 them one after the other."""
 
+MOST = 1e24
+"""No engine counts so far: a larger number is damage."""
+
 FEWEST_SWINGS = 2
 """A process may restart; counters that fall and are back so often are those of several processes."""
 
@@ -288,7 +291,7 @@ def _lay(values: dict[str, FloatArray], answer: LedgerAnswer, moment: int, ranks
         table = values.get(name)
         if table is None:
             table = values[name] = np.full((count, len(ranks)), np.nan)
-        open_ones = np.isnan(table[moment, columns])
+        open_ones = np.isnan(table[moment, columns]) & (np.abs(told) < MOST)
         table[moment, columns[open_ones]] = told[open_ones]
 
 

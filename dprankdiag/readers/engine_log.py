@@ -20,6 +20,9 @@ from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import EngineName, FloatArray, LedgerAnswer
 from dprankdiag.units import NS_PER_S
 
+MOST = 1e15
+"""No number of a log is meant to be larger."""
+
 MOST_MOMENTS = 600
 LEAST_BIN_S = 1.0
 """A log is told as the state at up to so many moments, at least so far apart."""
@@ -29,11 +32,13 @@ _SGLANG = re.compile(
     r"(?P<kind>Decode|Prefill) batch\b(?P<rest>.*)"
 )
 _VLLM = re.compile(
-    r"INFO (?P<at>\d\d-\d\d \d\d:\d\d:\d\d) .*?\bEngine (?P<rank>\d+): "
-    r"(?P<kind>Avg prompt throughput|Iteration\(\d+\)):(?P<rest>.*)"
+    r"(?:\(EngineCore_DP(?P<core>\d{1,5})\b[^)]*\) )?INFO (?P<at>\d\d-\d\d \d\d:\d\d:\d\d) .*?"
+    r"(?:\bEngine (?P<rank>\d{1,5}): )?(?P<kind>Avg prompt throughput|Iteration\(\d+\)):(?P<rest>.*)"
 )
+"""Up to vLLM 0.22 the engine's own process logs its iterations, and only its name tells which one it is."""
+
 _PAIR = re.compile(r"(?P<key>#?[A-Za-z][\w/+() -]*?): ?(?P<value>-?[\d.]+)")
-_DP = re.compile(r"\bDP(\d+)\b")
+_DP = re.compile(r"\bDP(\d{1,5})\b")
 _AGGREGATED = re.compile(r"\b\d+ Engines Aggregated: Avg prompt")
 
 _SGLANG_GAUGES = {
@@ -105,36 +110,62 @@ def parse_log(text: str, where: str) -> tuple[LedgerAnswer, ...]:
 def _read_sglang(lines: Iterable[str]) -> Iterator[_Line]:
     for line in lines:
         match = _SGLANG.search(line)
-        if match is None:
+        stamp = None if match is None else _read_stamp(match["at"])
+        if match is None or stamp is None:
             continue
-        told = {pair["key"].strip(): float(pair["value"]) for pair in _find_pairs(match["rest"])}
+        told = _find_pairs(match["rest"])
         rank = _DP.search(match["ranks"])
         gauges = {field: told[key] for key, field in _SGLANG_GAUGES.items() if key in told}
         sums = {field: told[key] for key, field in _SGLANG_SUMS.items() if key in told}
-        stamp = datetime.fromisoformat(match["at"]).replace(tzinfo=UTC).timestamp()
         yield _Line(stamp, None if rank is None else int(rank[1]), gauges, sums)
 
 
-def _find_pairs(rest: str) -> Iterator[re.Match[str]]:
-    """Find ``key: value`` pairs; a number that is no number is passed over."""
+def _read_stamp(text: str) -> float | None:
+    """Return epoch seconds; None for a date that is none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _find_pairs(rest: str) -> dict[str, float]:
+    """Find ``key: value`` pairs; a number that is no number, or one too large to be meant, is passed over."""
+    found: dict[str, float] = {}
     for match in _PAIR.finditer(rest.removeprefix(".").replace(", ", "\n")):
-        if match["value"].count(".") <= 1 and any(sign.isdigit() for sign in match["value"]):
-            yield match
+        value = _read_number(match["value"])
+        if value is not None:
+            found[match["key"].strip()] = value
+    return found
+
+
+def _read_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < MOST else None
 
 
 def _read_vllm(lines: Iterable[str]) -> Iterator[_Line]:
+    year, before = _ANY_YEAR, None
     for line in lines:
         match = _VLLM.search(line)
-        if match is None:
+        number = None if match is None else match["rank"] or match["core"]
+        if match is None or number is None:
             continue
-        stamp = datetime.strptime(f"{_ANY_YEAR}-{match['at']}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-        rest = match["rest"]
+        if before is not None and before.startswith("12-") and match["at"].startswith("01-"):
+            year += 1
+        before = match["at"]
+        stamp = _read_stamp(f"{year}-{before}")
+        if stamp is None:
+            continue
+        rank, rest = int(number), match["rest"]
         if match["kind"].startswith("Iteration"):
-            yield _Line(stamp, int(match["rank"]), _read_usage(rest), _read_iteration(rest))
+            yield _Line(stamp, rank, _read_usage(rest), _read_iteration(rest))
             continue
-        told = {pair["key"].strip(): float(pair["value"]) for pair in _find_pairs(rest)}
+        told = _find_pairs(rest)
         gauges = {field: told[key] for key, field in _VLLM_GAUGES.items() if key in told}
-        yield _Line(stamp, int(match["rank"]), gauges | _read_usage(rest), {})
+        yield _Line(stamp, rank, gauges | _read_usage(rest), {})
 
 
 _USAGE = re.compile(r"KV cache usage: ([\d.]+)%")
@@ -145,7 +176,8 @@ _ITERATION = re.compile(
 
 def _read_usage(rest: str) -> dict[str, float]:
     match = _USAGE.search(rest)
-    return {} if match is None else {"kv_usage_ratio": float(match[1]) / 100.0}
+    percent = None if match is None else _read_number(match[1])
+    return {} if percent is None else {"kv_usage_ratio": percent / 100.0}
 
 
 def _read_iteration(rest: str) -> dict[str, float]:
