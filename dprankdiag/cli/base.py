@@ -33,6 +33,7 @@ VERBS = {
     "watch": "dprankdiag.cli.watch",
     "doctor": "dprankdiag.cli.doctor",
     "capture": "dprankdiag.cli.capture",
+    "dashboard": "dprankdiag.cli.dashboard",
     "explain": "dprankdiag.cli.explain",
     "demo": "dprankdiag.cli.demo",
     "rules": "dprankdiag.cli.rules",

@@ -34,9 +34,15 @@ _OPTIONS = (
 
 def target_options(command: Command) -> Command:
     """Add the targets and the options that say how to be let in."""
+    command = access_options(command)
+    return click.argument("targets", nargs=-1, required=True, metavar="TARGET...")(command)
+
+
+def access_options(command: Command) -> Command:
+    """Add the options that say how to be let in."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return click.argument("targets", nargs=-1, required=True, metavar="TARGET...")(command)
+    return command
 
 
 def read_access(given: Mapping[str, Any]) -> Access:
@@ -47,10 +53,7 @@ def read_access(given: Mapping[str, Any]) -> Access:
     """
     from dprankdiag.collectors.http import Access, read_secret
 
-    variable: str | None = given["token_env"]
-    if variable is not None and _ENVIRONMENT_NAME.fullmatch(variable) is None:
-        # What was given may be the token itself: it is not repeated.
-        raise UsageError("--token-env takes the name of an environment variable, not the token")
+    variable = check_variable_name("--token-env", given["token_env"])
     if _HEADER_NAME.fullmatch(given["token_header"]) is None:
         raise UsageError("--token-header takes the name of a header, such as X-Api-Key")
     if given["ca_file"] is not None and not given["ca_file"].is_file():
@@ -63,6 +66,18 @@ def read_access(given: Mapping[str, Any]) -> Access:
         reply_s=timeout_s,
         plain_secret=given["plain_token"],
     )
+
+
+def check_variable_name(option: str, variable: str | None) -> str | None:
+    """Check that an option names an environment variable.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if variable is not None and _ENVIRONMENT_NAME.fullmatch(variable) is None:
+        # What was given may be the token itself: it is not repeated.
+        raise UsageError(f"{option} takes the name of an environment variable, not the token")
+    return variable
 
 
 def check_once(targets: Sequence[str]) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Screens that fetch from a provider and call a figure."""
+"""The screens: what a provider holds, page by page, in a browser."""

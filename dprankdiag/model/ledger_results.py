@@ -25,3 +25,18 @@ LEDGER_RANKS = Table(
         Column("snapshot_age_ns", "float64", "ns", "age of its load snapshot against the freshest of any rank"),
     ),
 )
+
+LEDGER_HISTORY = Table(
+    "ledger_history",
+    "one rank at one moment of a running engine, each over the window that ends then; numbers not told are NaN",
+    (
+        Column("engine", "object", "name", "engine as in the diagnosis; unique together with rank"),
+        Column("rank", "int32", "id", "DP rank"),
+        Column("at_ns", "int64", "ns", "end of the window, UTC epoch"),
+        Column("border_wait_ns", "float64", "ns", "mean wait at the border of a step"),
+        Column("step_time_ns", "float64", "ns", "mean time of a decode step or between tokens"),
+        Column("attention_pairs", "float64", "count", "query-key pairs over the window"),
+        Column("held_tokens", "float64", "tokens", "KV tokens held"),
+        Column("running_requests", "float64", "count", "requests in the running batch"),
+    ),
+)

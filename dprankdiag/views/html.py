@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from dprankdiag import __version__
 from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.views.assets import read_asset
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
 from dprankdiag.views.cards import (
     write_abstentions,
@@ -56,7 +56,7 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
 
 
 def _write_page(diagnosis: Diagnosis, body: Markup, panels: Sequence[Panel]) -> str:
-    scripts = [Markup(_load_plotly()), Markup(_read_asset("report.js"))]
+    scripts = [Markup(_load_plotly()), Markup(read_asset("report.js"))]
     data = tag("script", Markup(_write_figures(panels)), type="application/json", id="figures")
     head = tag(
         "head",
@@ -66,7 +66,7 @@ def _write_page(diagnosis: Diagnosis, body: Markup, panels: Sequence[Panel]) -> 
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="referrer", content="no-referrer"),
         tag("title", f"{diagnosis.status}: {diagnosis.headline or 'dprankdiag'}"),
-        tag("style", Markup(_read_asset("report.css"))),
+        tag("style", Markup(read_asset("report.css"))),
     )
     page = tag("html", head, tag("body", body, data, *(tag("script", script) for script in scripts)), lang="en")
     return f"<!doctype html>\n{page}\n"
@@ -90,10 +90,6 @@ def _load_plotly() -> str:
 
     script: str = get_plotlyjs()
     return script
-
-
-def _read_asset(name: str) -> str:
-    return (resources.files("dprankdiag.views") / "assets" / name).read_text("utf-8")
 
 
 def _write_panel(panel: Panel) -> Markup:

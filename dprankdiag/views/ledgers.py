@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from dprankdiag.model.diagnosis import Diagnosis
@@ -36,6 +36,9 @@ LEGEND = (
     "pairs, prompts (tokens computed) and retracted are counted over the window; wait is the mean at the border of a "
     "step; age is that of the load snapshot against the freshest."
 )
+
+IDLE_SHARE = 0.5
+"""Share of the steps without work of its own from which a rank is called idle."""
 
 
 def list_ledger_rows(
@@ -76,3 +79,22 @@ def _count_fitting(headings: tuple[str, ...], rows: list[list[str]], width: int 
 
 def _write(value: float, write: Callable[[float], str]) -> str:
     return ABSENT if math.isnan(value) else write(value)
+
+
+def list_states(diagnosis: Diagnosis, tables: Tables) -> dict[str, str]:
+    """Say of each rank, by its label, what it is found to be."""
+    told = find_table(tables, LEDGER_RANKS)
+    if told is None:
+        return {}
+    several = len(set(told["engine"])) > 1
+    states: dict[str, str] = {}
+    for engine, rank, share in zip(told["engine"], told["rank"], told["idle_share_ratio"], strict=True):
+        causes = [item.cause for item in diagnosis.findings if item.engine == engine and int(rank) in item.ranks]
+        idle = ["idle"] if share >= IDLE_SHARE else []
+        states[f"{engine} {rank}" if several else str(rank)] = ", ".join(causes or idle)
+    return states
+
+
+def describe_columns(meanings: Mapping[str, str]) -> dict[str, str]:
+    """Give the meanings of columns of the table to their headings."""
+    return {heading: meanings[name] for name, heading, _ in _SHOWN}

@@ -64,12 +64,12 @@ class Group:
 def make_panels(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
     """Make every figure of the page, in reading order."""
     if words.is_ledger(diagnosis):
-        return [_draw_lost(diagnosis), *_draw_ledger(diagnosis, tables)]
-    panels = [_draw_lost(diagnosis)]
-    for make in (_draw_waits, _draw_worst, _draw_arrivals, _draw_layers):
-        panels += _for_groups(make, diagnosis, tables)
-    panels += _draw_ledger(diagnosis, tables)
-    panels.append(_draw_ranks(diagnosis))
+        return [make_lost_panel(diagnosis), *make_ledger_panels(diagnosis, tables)]
+    panels = [make_lost_panel(diagnosis)]
+    for subject in SUBJECTS:
+        panels += make_group_panels(subject, diagnosis, tables)
+    panels += make_ledger_panels(diagnosis, tables)
+    panels.append(make_ranks_panel(diagnosis))
     if left_out := [group.label for group in list_groups(diagnosis, tables)[MAX_GROUPS:]]:
         title = f"Figures of {words.count_of(len(left_out), 'more lockstep group')}"
         shown = "; ".join(left_out[:MAX_NAMED_GROUPS]) + (" and others" if len(left_out) > MAX_NAMED_GROUPS else "")
@@ -102,22 +102,23 @@ def list_groups(diagnosis: Diagnosis, tables: Tables) -> list[Group]:
 Draw = Callable[[Diagnosis, Tables, Group], Panel]
 
 
-def _for_groups(draw: Draw, diagnosis: Diagnosis, tables: Tables) -> Iterator[Panel]:
+def make_group_panels(subject: str, diagnosis: Diagnosis, tables: Tables) -> Iterator[Panel]:
+    """Make the figures of one subject (see SUBJECTS), one a lockstep group."""
     groups = list_groups(diagnosis, tables)
     for group in groups[:MAX_GROUPS] or [Group(0, "", frozenset())]:
-        yield draw(diagnosis, tables, group)
+        yield SUBJECTS[subject](diagnosis, tables, group)
 
 
 def _title(text: str, group: Group) -> str:
     return f"{text}: {group.label}" if group.label else text
 
 
-def _take_group(tables: Tables, table: Table, group: Group) -> Columns | None:
+def take_group_rows(tables: Tables, table: Table, group: int) -> Columns | None:
     """Take a group's rows of a table; None if the table was not saved or has none of it."""
     columns = find_table(tables, table)
     if columns is None:
         return None
-    mine = take_rows(columns, columns["group"] == group.number)
+    mine = take_rows(columns, columns["group"] == group)
     return mine if len(mine["group"]) else None
 
 
@@ -132,7 +133,8 @@ def _explain_missing(diagnosis: Diagnosis) -> str:
     return f"No steps could be compared, so there is nothing to draw: {reason.rstrip('.')}."
 
 
-def _draw_lost(diagnosis: Diagnosis) -> Panel:
+def make_lost_panel(diagnosis: Diagnosis) -> Panel:
+    """Show the account of lost time, or why there is none."""
     key, title = "lost", "Lost time"
     rows = words.list_lost_rows(diagnosis)
     if not rows:
@@ -148,7 +150,7 @@ def _draw_lost(diagnosis: Diagnosis) -> Panel:
 
 def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     key, title = f"waits-{group.number}", _title("Wait per rank and step", group)
-    mine = _take_group(tables, results.RANK_STEPS, group)
+    mine = take_group_rows(tables, results.RANK_STEPS, group.number)
     if mine is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
     from dprankdiag.views.figures.base import columns_for
@@ -173,7 +175,7 @@ def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
 
 def _draw_arrivals(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     key, title = f"arrivals-{group.number}", _title("Arrival lag per rank", group)
-    mine = _take_group(tables, results.ARRIVALS, group)
+    mine = take_group_rows(tables, results.ARRIVALS, group.number)
     if mine is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
     from dprankdiag.views.figures.arrivals import MAX_BOXES, draw_arrivals
@@ -198,14 +200,14 @@ def _draw_arrivals(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
 
 def _draw_layers(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     key, title = f"layers-{group.number}", _title("Excess by layer and rank", group)
-    mine = _take_group(tables, results.LAYERS, group)
+    mine = take_group_rows(tables, results.LAYERS, group.number)
     if mine is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
     from dprankdiag.views.figures.layers import SIDES, draw_layers, measure_excess
 
     kind = int(mine["kind"].min())
     mine = take_rows(mine, mine["kind"] == kind)
-    positions = _take_group(tables, results.POSITIONS, group)
+    positions = take_group_rows(tables, results.POSITIONS, group.number)
     sides: dict[int, str] = {}
     if positions is not None:
         usual = take_rows(positions, positions["kind"] == kind)
@@ -228,7 +230,7 @@ def _draw_layers(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
 
 
 def _name_kind(tables: Tables, group: Group, kind: int) -> str:
-    columns = _take_group(tables, results.KINDS, group)
+    columns = take_group_rows(tables, results.KINDS, group.number)
     if columns is None or kind not in columns["kind"].tolist():
         return "most frequent kind of step"
     row = columns["kind"].tolist().index(kind)
@@ -237,8 +239,8 @@ def _name_kind(tables: Tables, group: Group, kind: int) -> str:
 
 def _draw_worst(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     key, title = f"worst-{group.number}", _title("The worst step", group)
-    meetings = _take_group(tables, results.WORST_MEETINGS, group)
-    step = _take_group(tables, results.WORST_STEPS, group)
+    meetings = take_group_rows(tables, results.WORST_MEETINGS, group.number)
+    step = take_group_rows(tables, results.WORST_STEPS, group.number)
     if meetings is None or step is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
     from dprankdiag.views.figures.timeline import draw_step
@@ -277,14 +279,15 @@ def _sum_meetings(meetings: Columns, rank: int) -> tuple[str, ...]:
     return str(rank), *(format_ns(time) for time in times), f"{last} of {len(mine['rank'])}"
 
 
-def _draw_ledger(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
+def make_ledger_panels(diagnosis: Diagnosis, tables: Tables) -> list[Panel]:
     """Show what each rank told, if the input was a ledger."""
     headings, rows = list_ledger_rows(diagnosis, tables, MAX_TABLE_ROWS)
     cells: list[Any] = rows
     return [Panel("ledger", LEDGER_TITLE, LEGEND, None, "", headings, cells, headings)] if rows else []
 
 
-def _draw_ranks(diagnosis: Diagnosis) -> Panel:
+def make_ranks_panel(diagnosis: Diagnosis) -> Panel:
+    """Show what the time of each rank consists of."""
     key, title = "ranks", "Ranks"
     if not diagnosis.ranks:
         return Panel(key, title, "", missing="No ranks could be told apart in the input.")
@@ -303,3 +306,12 @@ def _draw_ranks(diagnosis: Diagnosis) -> Panel:
     from dprankdiag.views.figures.ranks import draw_ranks
 
     return Panel(key, title, says, draw_ranks(known), "", words.RANK_COLUMNS, rows, words.RANK_COLUMNS[:5])
+
+
+SUBJECTS: Mapping[str, Draw] = {
+    "waits": _draw_waits,
+    "worst": _draw_worst,
+    "arrivals": _draw_arrivals,
+    "layers": _draw_layers,
+}
+"""What is drawn for every lockstep group, in reading order."""

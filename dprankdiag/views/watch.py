@@ -8,20 +8,16 @@ from datetime import UTC, datetime
 
 from dprankdiag.model.bundle import make_document
 from dprankdiag.model.diagnosis import Diagnosis, Finding
-from dprankdiag.model.ledger_results import LEDGER_RANKS
 from dprankdiag.model.ledgers import NoData
-from dprankdiag.model.results import find_table
 from dprankdiag.units import NS_PER_S
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
-from dprankdiag.views.ledgers import list_ledger_rows
+from dprankdiag.views.ledgers import list_ledger_rows, list_states
 from dprankdiag.views.page import INDENT, Page
 from dprankdiag.views.printable import make_printable
 
 DEFAULT_HEIGHT = 40
 FEWEST_ROWS = 8
-IDLE_SHARE = 0.5
-"""Share of the steps without work of its own from which a rank is called idle."""
 
 
 def render_line(diagnosis: Diagnosis) -> str:
@@ -67,7 +63,7 @@ def render_screen(
 
 
 def _write_ranks(page: Page, diagnosis: Diagnosis, tables: Tables, most: int, width: int) -> None:
-    states = _list_states(diagnosis, tables)
+    states = list_states(diagnosis, tables)
     room = width - INDENT - max((len(state) for state in states.values()), default=0) - 2
     columns, rows = list_ledger_rows(diagnosis, tables, most, room)
     if not rows:
@@ -77,20 +73,6 @@ def _write_ranks(page: Page, diagnosis: Diagnosis, tables: Tables, most: int, wi
     page.add_table((*columns, "state"), shown, numbers=columns)
     if len(states) > len(rows):
         page.add_line(f"and {len(states) - len(rows)} more", indent=INDENT)
-
-
-def _list_states(diagnosis: Diagnosis, tables: Tables) -> dict[str, str]:
-    """Say of each rank, by its label, what it is found to be."""
-    told = find_table(tables, LEDGER_RANKS)
-    if told is None:
-        return {}
-    several = len(set(told["engine"])) > 1
-    states: dict[str, str] = {}
-    for engine, rank, share in zip(told["engine"], told["rank"], told["idle_share_ratio"], strict=True):
-        causes = [item.cause for item in diagnosis.findings if item.engine == engine and int(rank) in item.ranks]
-        idle = ["idle"] if share >= IDLE_SHARE else []
-        states[f"{engine} {rank}" if several else str(rank)] = ", ".join(causes or idle)
-    return states
 
 
 def _write_finding(page: Page, finding: Finding, diagnosis: Diagnosis) -> None:

@@ -45,9 +45,14 @@ def grid_waits(rank_steps: Columns) -> WaitGrid:
     return WaitGrid(ranks, steps, 1, wait)
 
 
+def count_shared(n_steps: int, max_columns: int) -> int:
+    """Return how many steps share a column."""
+    return max(-(-n_steps // max_columns), 1)
+
+
 def bin_waits(grid: WaitGrid, max_columns: int) -> WaitGrid:
     """Let neighbouring steps share a column where there are more than `max_columns`."""
-    each = max(-(-len(grid.first_step) // max_columns), 1)
+    each = count_shared(len(grid.first_step), max_columns)
     edges = np.arange(0, len(grid.first_step), each)
     counts = np.diff(np.append(edges, len(grid.first_step)))
     return WaitGrid(grid.ranks, grid.first_step[edges], each, np.add.reduceat(grid.wait_ns, edges, axis=1) / counts)

@@ -1,0 +1,219 @@
+"""The dashboard as a Dash application of one provider; nothing of it is global, several may live side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from dprankdiag import __version__
+from dprankdiag.dashboard.downloads import add_downloads
+from dprankdiag.dashboard.elements import make_elements
+from dprankdiag.dashboard.pages import BY_PATH, PAGES
+from dprankdiag.dashboard.pages.waiting import find_longest
+from dprankdiag.dashboard.places import Place, read_place, write_address
+from dprankdiag.dashboard.provider import Provider, Snapshot
+from dprankdiag.dashboard.security import Entrance, guard, write_policy
+from dprankdiag.views.assets import read_asset
+from dprankdiag.views.markup import tag
+from dprankdiag.views.watch import format_moment
+
+TITLE = "dprankdiag"
+SHORTEST_PERIOD_S = 1.0
+MOST_BYTES = 2**20
+"""What a browser may send at once; it only ever says what it looks at."""
+
+_INDEX = """<!doctype html>
+<html lang="en">
+<head>
+{%metas%}
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{%title%}</title>
+{%favicon%}
+{%css%}
+<style>STYLE</style>
+</head>
+<body>
+{%app_entry%}
+<noscript><p>The dashboard needs JavaScript. Without it: dprankdiag analyze, or its HTML page.</p></noscript>
+{%config%}
+{%scripts%}
+{%renderer%}
+</body>
+</html>"""
+
+
+def create_app(provider: Provider, entrance: Entrance | None = None) -> Dash:
+    """Make the application; `app.server` is its WSGI application.
+
+    Args:
+        provider: what is shown.
+        entrance: who may look; this machine alone if not given.
+    """
+    app = Dash(
+        __name__,
+        assets_folder="assets",
+        pages_folder="",
+        use_pages=False,
+        serve_locally=True,
+        compress=False,
+        suppress_callback_exceptions=True,
+        index_string=_INDEX.replace("STYLE", read_asset("report.css")),
+        title=TITLE,
+        update_title=None,  # type: ignore[arg-type]  # None leaves the title alone, as its documentation says
+        add_log_handler=False,
+        enable_mcp=False,
+    )
+    app.layout = _lay_out(provider)
+    _add_callbacks(app, provider)
+    server = app.server
+    server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    add_downloads(server, provider)
+    guard(server, entrance or Entrance(), write_policy(app.csp_hashes()))
+    return app
+
+
+def _lay_out(provider: Provider) -> Component:
+    period_s = max(provider.interval_s or SHORTEST_PERIOD_S, SHORTEST_PERIOD_S)
+    live: dict[str, Any] = {"aria-live": "polite"}
+    named: dict[str, Any] = {"aria-label": "Pages"}
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh="callback-nav"),
+            dcc.Interval(id="tick", interval=round(1000 * period_s), disabled=provider.interval_s is None),
+            dcc.Store(id="beat", data=0),
+            dcc.Store(id="shown"),
+            html.A("Skip to the page", href="#page", className="skip"),
+            html.Div(
+                [
+                    html.Span(TITLE, className="brand"),
+                    html.Nav(id="nav", **named),
+                    html.Span(id="source", className="source"),
+                ],
+                className="bar",
+            ),
+            html.P(id="state", className="state", **live),
+            html.Main(id="page", tabIndex=-1),
+            html.Footer(f"dprankdiag {__version__}. Nothing on this page is sent or fetched outside."),
+        ]
+    )
+
+
+def _add_callbacks(app: Dash, provider: Provider) -> None:
+    # A hidden tab lets its beats pass: the next question is asked when somebody looks again.
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("dprankdiag", "beat"), Output("beat", "data"), Input("tick", "n_intervals")
+    )
+
+    @app.callback(
+        Output("page", "children"),
+        Output("nav", "children"),
+        Output("state", "children"),
+        Output("source", "children"),
+        Output("shown", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("beat", "data"),
+        State("shown", "data"),
+    )
+    def show(path: str | None, search: str | None, beat: int, shown: list[Any] | None) -> tuple[Any, ...]:
+        return show_place(provider.latest(), read_place(path, search), shown)
+
+    @app.callback(
+        Output("url", "href"),
+        Input({"type": "waits", "group": ALL}, "clickData"),
+        State({"type": "waits", "group": ALL}, "id"),
+        prevent_initial_call=True,
+    )
+    def go_to_clicked(clicks: list[Any], graphs: list[dict[str, Any]]) -> Any:
+        return find_clicked(provider.latest(), clicks, graphs) or no_update
+
+    @app.callback(
+        Output("url", "href", allow_duplicate=True),
+        Input("step", "value"),
+        State("step-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def go_to_typed(step: int | None, shown: dict[str, int] | None) -> Any:
+        return find_typed(step, shown) or no_update
+
+
+def show_place(snapshot: Snapshot | None, place: Place, shown: list[Any] | None) -> tuple[Any, ...]:
+    """Make what the screen shows at a place; no updates where it shows that already.
+
+    Args:
+        shown: address and revision on the screen.
+
+    Returns:
+        the page, the list of pages, the state in a line, what is looked at, and address and revision.
+    """
+    now = [write_address(place), -1 if snapshot is None else snapshot.revision]
+    if now == shown:
+        return (no_update,) * 5
+    nav = no_update if shown and shown[0] == now[0] else _show_nav(place)
+    if snapshot is None:
+        waiting = html.Div([html.H1("No answer yet"), html.P("The first answer of the targets is awaited.")])
+        return [waiting], nav, "", "", now
+    page = BY_PATH.get(place.path)
+    content = page.render(snapshot, place) if page else _show_unknown(place)
+    return [*_show_trouble(snapshot), *content], nav, _show_state(snapshot), _show_source(snapshot), now
+
+
+def _show_nav(place: Place) -> Component:
+    items = []
+    for page in PAGES:
+        current: dict[str, Any] = {"className": "current"} if page.path == place.path else {}
+        link = dcc.Link(page.title, href=page.path, **current)
+        # The link itself takes no aria attributes; its item does.
+        item: dict[str, Any] = {"aria-current": "page"} if current else {}
+        items.append(html.Li(link, **item))
+    return html.Ul(items)
+
+
+def _show_state(snapshot: Snapshot) -> list[Any]:
+    status = snapshot.diagnosis.status
+    badge = tag("span", "cannot tell" if status == "inconclusive" else status, class_=f"status {status}")
+    return [*make_elements(badge), " ", snapshot.diagnosis.headline]
+
+
+def _show_source(snapshot: Snapshot) -> list[Any]:
+    if snapshot.at_ns is None:
+        return [snapshot.source]
+    moment: dict[str, Any] = {"data-at-ms": str(snapshot.at_ns // 1_000_000)}
+    return [f"{snapshot.source}, ", html.Time(format_moment(snapshot.at_ns), id="moment", **moment)]
+
+
+def _show_trouble(snapshot: Snapshot) -> list[Any]:
+    """Say what keeps the numbers from being complete or new."""
+    items = [html.Li(f"{item.where} ({item.interface}): {item.reason}") for item in snapshot.failures]
+    parts: list[Any] = []
+    if snapshot.trouble:
+        parts.append(html.P([html.Strong("Nothing new comes. "), snapshot.trouble], role="alert", className="trouble"))
+    if items:
+        parts.append(html.Div([html.Strong("No data from:"), html.Ul(items)], className="trouble"))
+    return parts
+
+
+def _show_unknown(place: Place) -> list[Any]:
+    links = [html.Li(dcc.Link(page.title, href=page.path)) for page in PAGES]
+    return [html.H1("No such page"), html.P(f"There is no page {place.path}. There are:"), html.Ul(links)]
+
+
+def find_clicked(snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, Any]]) -> str | None:
+    """Find the address of the step that was clicked on a heat map of waits; of a column, its longest step."""
+    for click, graph in zip(clicks, graphs, strict=True):
+        if click and click.get("points") and snapshot is not None:
+            point = click["points"][0]
+            first, group, rank = int(point["x"]), int(graph["group"]), str(point.get("y", ""))
+            step = find_longest(snapshot, group, first)
+            return write_address(Place("/timeline", group, step, int(rank) if rank.isdigit() else None))
+    return None
+
+
+def find_typed(step: int | None, shown: dict[str, int] | None) -> str | None:
+    """Find the address of the step that was typed, if it is another one."""
+    if step is None or shown is None or step == shown["step"]:
+        return None
+    return write_address(Place("/timeline", shown["group"], int(step)))

@@ -1,0 +1,91 @@
+"use strict";
+window.dash_clientside = Object.assign({}, window.dash_clientside, {
+  dprankdiag: {
+    // A beat is passed on only while somebody looks.
+    beat: (count) => document.hidden ? window.dash_clientside.no_update : (count || 0),
+  },
+});
+
+(() => {
+  const LATE_MS = 10000;
+
+  function make(name, text, attributes) {
+    const element = document.createElement(name);
+    if (text !== undefined) element.textContent = text;
+    for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
+    return element;
+  }
+
+  // Tables come as data: hundreds of rows are drawn at once and again at each tick.
+  function drawTable(place) {
+    const told = place.getAttribute("data-table");
+    if (place.drawnTable === told) return;
+    place.drawnTable = told;
+    const table = JSON.parse(told);
+    const kinds = table.columns.map((column) => column.number ? { class: "number" } : {});
+    const head = make("tr");
+    table.columns.forEach((column, index) => {
+      const attributes = { scope: "col", ...kinds[index] };
+      if (column.title) attributes.title = column.title;
+      head.append(make("th", column.text, attributes));
+    });
+    const body = make("tbody");
+    for (const row of table.rows) {
+      const line = make("tr");
+      row.forEach((cell, index) => line.append(make("td", cell, kinds[index])));
+      body.append(line);
+    }
+    const thead = make("thead");
+    thead.append(head);
+    const drawn = make("table");
+    drawn.append(thead, body);
+    const scrolled = place.scrollTop;
+    place.replaceChildren(drawn);
+    place.scrollTop = scrolled;
+  }
+
+  function refresh() {
+    for (const place of document.querySelectorAll("[data-table]")) drawTable(place);
+    const heading = document.querySelector("#page h1");
+    const title = heading ? heading.textContent + " · dprankdiag" : "dprankdiag";
+    if (document.title !== title) document.title = title;
+    const url = location.pathname;
+    for (const link of document.querySelectorAll("#nav a")) {
+      if (link.pathname === url) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+  }
+  new MutationObserver(refresh).observe(document, {
+    subtree: true, childList: true, attributes: true, attributeFilter: ["data-table"],
+  });
+
+  // Numbers that stopped coming are marked, also when the server itself is gone.
+  setInterval(() => {
+    const moment = document.getElementById("moment");
+    if (!moment) return;
+    const late = Date.now() - Number(moment.dataset.atMs) > LATE_MS;
+    moment.classList.toggle("late", late);
+    moment.title = late ? "nothing new has come since" : "moment of the last numbers, UTC";
+  }, 1000);
+
+  function select(element) {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+  }
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button.copy");
+    if (!button) return;
+    const code = button.previousElementSibling;
+    let done = "copied";
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      select(code);
+      done = document.execCommand("copy") ? "copied" : "selected";
+    }
+    button.dataset.done = done;
+    setTimeout(() => { delete button.dataset.done; }, 2000);
+  });
+})();

@@ -1,0 +1,19 @@
+"""The pages, one a file, in reading order."""
+
+from __future__ import annotations
+
+from dprankdiag.dashboard.pages import export, imbalance, layers, ledger, timeline, verdict, waiting
+from dprankdiag.dashboard.pages.base import Page
+
+PAGES: tuple[Page, ...] = (
+    verdict.PAGE,
+    waiting.PAGE,
+    timeline.PAGE,
+    imbalance.PAGE,
+    layers.PAGE,
+    ledger.PAGE,
+    export.PAGE,
+)
+"""What there is to open, the answer first. What needs data that nothing keeps yet has no page here."""
+
+BY_PATH = {page.path: page for page in PAGES}

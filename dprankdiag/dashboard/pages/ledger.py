@@ -1,0 +1,55 @@
+"""What each rank of a running engine tells of itself, and what began and ended."""
+
+from __future__ import annotations
+
+from dash import html
+
+from dprankdiag.dashboard.elements import show_table
+from dprankdiag.dashboard.pages.base import Elements, Page, show_heading, show_missing, show_words
+from dprankdiag.dashboard.places import Place
+from dprankdiag.dashboard.provider import Snapshot
+from dprankdiag.model.ledger_results import LEDGER_RANKS
+from dprankdiag.views.ledgers import LEGEND, describe_columns, list_ledger_rows, list_states
+from dprankdiag.views.watch import format_moment
+
+MOST_ROWS = 2048
+NO_LEDGER = (
+    "A recording of kernels holds no numbers of the engine. dprankdiag dashboard TARGET shows them live (TARGET is its "
+    "URL, such as http://HOST:30000); dprankdiag record TARGET keeps them for later."
+)
+STATE = "The causes of findings that name the rank; idle where most of its steps are without work of its own."
+
+
+def render(snapshot: Snapshot, place: Place) -> Elements:
+    """Show a row a rank, what gives no data, and the events."""
+    heading = show_heading(
+        "Ledger", "What each rank tells of itself now. Numbers that are not told are a dash, never 0."
+    )
+    parts: Elements = [heading, *_show_ranks(snapshot)]
+    if snapshot.failures:
+        rows = [(item.where, item.interface, item.reason) for item in snapshot.failures]
+        table = show_table("No data", ("target", "interface", "reason"), rows)
+        parts.append(html.Section([html.H2("No data"), table], className="card untold"))
+    if snapshot.at_ns is not None:
+        items = [html.Li(f"{format_moment(event.at_ns)} {event.text}") for event in snapshot.events]
+        none = html.P("Nothing has begun or ended since this dashboard was started.")
+        parts.append(html.Section([html.H2("Events"), html.Ul(items) if items else none]))
+    words = {column.name: f"{column.meaning}. Unit: {column.unit}." for column in LEDGER_RANKS.columns[2:]}
+    return [*parts, show_words(describe_columns(words) | {"state": STATE})]
+
+
+def _show_ranks(snapshot: Snapshot) -> Elements:
+    headings, rows = list_ledger_rows(snapshot.diagnosis, snapshot.tables, MOST_ROWS)
+    if not rows:
+        told = snapshot.diagnosis.headline if snapshot.at_ns is not None else NO_LEDGER
+        return [show_missing(told)]
+    states = list_states(snapshot.diagnosis, snapshot.tables)
+    shown = [[*row, states.get(row[0].removeprefix("* "), "")] for row in rows]
+    words = {column.name: f"{column.meaning} ({column.unit})" for column in LEDGER_RANKS.columns[2:]}
+    meanings = describe_columns(words) | {"state": STATE}
+    table = show_table("Ranks", (*headings, "state"), shown, headings, meanings)
+    count = html.P(f"{len(rows)} ranks. {LEGEND} * a finding names it.")
+    return [html.Section([html.H2("Ranks"), table, count])]
+
+
+PAGE = Page("/ledger", "Ledger", render)

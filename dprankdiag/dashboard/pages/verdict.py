@@ -1,0 +1,72 @@
+"""The verdict: who gates the service, why, what it costs and what to do; or why nobody does or nothing can be told."""
+
+from __future__ import annotations
+
+from dash import html
+
+from dprankdiag.dashboard.elements import make_elements
+from dprankdiag.dashboard.pages.base import (
+    Elements,
+    Page,
+    choose_definitions,
+    list_definitions,
+    show_panel,
+    show_words,
+)
+from dprankdiag.dashboard.places import Place
+from dprankdiag.dashboard.provider import Snapshot
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.views.cards import (
+    write_abstentions,
+    write_finding,
+    write_inputs,
+    write_measured,
+    write_notes,
+    write_verdict,
+)
+from dprankdiag.views.panels import make_lost_panel, make_ranks_panel
+from dprankdiag.views.words import is_ledger
+
+MEANINGS = {
+    "lost": "Wall time that the replay of the measured steps wins without the fault.",
+    "share": "Lost time over the time of all analysed steps.",
+    "confidence": "How often cause and ranks come out the same when steps are drawn anew, fitted on known worlds.",
+    "recoverable": "Wall time that the best remedy wins back in the replay.",
+    "jitter": "What random noise costs; it stands beside the total and is no part of it.",
+    "healthy": "The ranks are even. It says nothing about what all ranks do alike.",
+    "uniform": "All ranks are alike and slow.",
+    "cannot tell": "What was given cannot carry a verdict; what would is named.",
+}
+
+
+def render(snapshot: Snapshot, place: Place) -> Elements:
+    """Show the headline, the findings, the account of lost time, and what cannot be told."""
+    diagnosis = snapshot.diagnosis
+    titles = list_definitions()
+    untold = make_elements(write_abstentions(diagnosis), titles)
+    undecided = diagnosis.status == "inconclusive"
+    parts = make_elements(write_verdict(diagnosis))
+    parts += untold if undecided else []
+    if diagnosis.findings:
+        cards = [
+            element
+            for number, finding in enumerate(diagnosis.findings, 1)
+            for element in make_elements(write_finding(number, finding, diagnosis), titles)
+        ]
+        parts.append(html.Section([html.H2("Findings"), *cards]))
+    parts.append(show_panel(make_lost_panel(diagnosis), snapshot, meanings=MEANINGS))
+    if not is_ledger(diagnosis):
+        parts.append(show_panel(make_ranks_panel(diagnosis), snapshot, open_table=True))
+    parts += make_elements(write_measured(diagnosis)) + make_elements(write_inputs(diagnosis))
+    parts += [] if undecided else untold
+    parts += make_elements(write_notes(diagnosis))
+    parts.append(show_words(MEANINGS | choose_definitions(_list_names(diagnosis))))
+    return parts
+
+
+def _list_names(diagnosis: Diagnosis) -> list[str]:
+    causes = [finding.cause for finding in diagnosis.findings]
+    return causes + [item.name for finding in diagnosis.findings for item in finding.evidence]
+
+
+PAGE = Page("/", "Verdict", render)

@@ -1,0 +1,181 @@
+"""Where the screens get what they show: a diagnosis that was made, or engines that are judged tick by tick.
+
+Live, one thread asks, judges and keeps; whoever draws only reads the last snapshot, which never changes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from dprankdiag.dashboard.history import Event, EventLog, History
+from dprankdiag.errors import DprankdiagError
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.ledgers import LedgerAnswer, NoData
+from dprankdiag.model.schema import Columns
+from dprankdiag.pipelines.record import Asker
+from dprankdiag.pipelines.ticks import run_ticks
+from dprankdiag.pipelines.watch import Report, Watcher
+
+Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What there is to see at one moment.
+
+    Attributes:
+        revision: grows with every snapshot of a provider; equal revisions show the same.
+        source: what is looked at, in words.
+        tables: bundle tables by name, and live the history.
+        failures: what gives no data now.
+        events: what began and ended, newest first.
+        at_ns: moment of the last tick, UTC epoch ns; None of what is not live.
+        trouble: why nothing new will come; empty if all is well.
+    """
+
+    revision: int
+    source: str
+    diagnosis: Diagnosis
+    tables: Mapping[str, Columns]
+    failures: tuple[NoData, ...] = ()
+    events: tuple[Event, ...] = ()
+    at_ns: int | None = None
+    trouble: str = ""
+
+
+class Provider(Protocol):
+    """Gives the last snapshot at any time, at once."""
+
+    @property
+    def interval_s(self) -> float | None:
+        """Tell how often there is something new; None if never."""
+        ...
+
+    def latest(self) -> Snapshot | None:
+        """Return what there is to see; None before there is anything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineProvider:
+    """Shows one diagnosis with its tables."""
+
+    snapshot: Snapshot
+
+    @property
+    def interval_s(self) -> float | None:
+        """Tell that nothing new comes."""
+        return None
+
+    def latest(self) -> Snapshot | None:
+        """Return the diagnosis."""
+        return self.snapshot
+
+
+def show_saved(source: str, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> OfflineProvider:
+    """Make a provider of a diagnosis that was made already."""
+    return OfflineProvider(Snapshot(0, source, diagnosis, tables))
+
+
+class LiveProvider:
+    """Asks engines and judges them in a thread of its own, from `with` on.
+
+    Args:
+        source: what is looked at, in words.
+        asker: asks the targets; closed by whoever opened it.
+        watcher: judges.
+        interval_s: time between two ticks.
+        keep: also keeps what is told, such as a recorder.
+        moment: UTC epoch ns.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        asker: Asker,
+        watcher: Watcher,
+        *,
+        interval_s: float,
+        keep: Keep = lambda told, at_ns: None,
+        moment: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._source = source
+        self._asker = asker
+        self._watcher = watcher
+        self._interval_s = interval_s
+        self._keep = keep
+        self._moment = moment
+        self._history = History()
+        self._events = EventLog()
+        self._latest: Snapshot | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._collect, name="collector", daemon=True)
+
+    @property
+    def interval_s(self) -> float | None:
+        """Tell the time between two ticks."""
+        return self._interval_s
+
+    def latest(self) -> Snapshot | None:
+        """Return what the last tick showed."""
+        return self._latest
+
+    def __enter__(self) -> LiveProvider:
+        """Begin to ask."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End with the tick that is under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def tick(self) -> None:
+        """Ask once, judge, and keep what it shows."""
+        at_ns = self._moment()
+        told = self._asker.poll()
+        self._keep(told, at_ns)
+        self._take(self._watcher.observe(told, at_ns))
+
+    def _take(self, report: Report) -> None:
+        self._history.add(report.tables, report.at_ns)
+        self._events.note(report.diagnosis, report.failed, report.at_ns)
+        self._latest = Snapshot(
+            revision=self._latest.revision + 1 if self._latest else 0,
+            source=self._source,
+            diagnosis=report.diagnosis,
+            tables={**report.tables, **self._history.tables()},
+            failures=report.failed,
+            events=self._events.newest(),
+            at_ns=report.at_ns,
+        )
+
+    def _collect(self) -> None:
+        for _ in self._ticks():
+            try:
+                self.tick()
+            except DprankdiagError as error:
+                self._end(str(error))
+                return
+            except Exception as error:
+                self._end(f"internal error: {type(error).__name__}")
+                raise
+
+    def _ticks(self) -> Iterator[int]:
+        return run_ticks(self._interval_s, self._stop.wait)
+
+    def _end(self, why: str) -> None:
+        """Say on every screen that nothing new will come, and why."""
+        from dataclasses import replace
+
+        from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
+
+        last = self._latest or Snapshot(0, self._source, conclude_untimed([], why, (), (), (), (), NO_TIME), {})
+        self._latest = replace(last, revision=last.revision + 1, trouble=why)
