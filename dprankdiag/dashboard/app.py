@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update, set_props
 from dash.development.base_component import Component
 
 from dprankdiag import __version__
 from dprankdiag.dashboard.downloads import add_downloads
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
+from dprankdiag.dashboard.pages.base import show_words_of
 from dprankdiag.dashboard.pages.waiting import find_longest
+from dprankdiag.dashboard.parts import Id, take_apart
 from dprankdiag.dashboard.places import Place, read_place, write_address
 from dprankdiag.dashboard.provider import Provider, Snapshot
 from dprankdiag.dashboard.security import Entrance, guard, write_policy
@@ -118,16 +121,19 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
         Input("beat", "data"),
         State("shown", "data"),
     )
-    def show(path: str | None, search: str | None, beat: int, shown: list[Any] | None) -> tuple[Any, ...]:
-        return show_place(provider.latest(), read_place(path, search), shown)
+    def show(path: str | None, search: str | None, beat: int, shown: Shown | None) -> tuple[Any, ...]:
+        screen = show_place(provider.latest(), read_place(path, search), shown)
+        for part, properties in screen.changes:
+            set_props(part, properties)
+        return screen.outputs
 
     @app.callback(
         Output("url", "href"),
-        Input({"type": "waits", "group": ALL}, "clickData"),
-        State({"type": "waits", "group": ALL}, "id"),
+        Input({"type": "figure", "key": ALL}, "clickData"),
+        State({"type": "figure", "key": ALL}, "id"),
         prevent_initial_call=True,
     )
-    def go_to_clicked(clicks: list[Any], graphs: list[dict[str, Any]]) -> Any:
+    def go_to_clicked(clicks: list[Any], graphs: list[dict[str, str]]) -> Any:
         return find_clicked(provider.latest(), clicks, graphs) or no_update
 
     @app.callback(
@@ -140,36 +146,50 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
         return find_typed(step, shown) or no_update
 
 
-def show_place(snapshot: Snapshot | None, place: Place, shown: list[Any] | None) -> tuple[Any, ...]:
-    """Make what the screen shows at a place; no updates where it shows that already.
+Shown = dict[str, Any]
+"""What is on the screen: address, revision, and the digests of its frame and its parts."""
 
-    Args:
-        shown: address and revision on the screen.
 
-    Returns:
-        the page, the list of pages, the state in a line, what is looked at, and address and revision.
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What to change on the screen.
+
+    Attributes:
+        outputs: the page, the list of pages, the state in a line, what is looked at, and what is shown then.
+        changes: parts of the page and their new properties, where the page itself stays.
     """
-    now = [write_address(place), -1 if snapshot is None else snapshot.revision]
-    if now == shown:
-        return (no_update,) * 5
-    nav = no_update if shown and shown[0] == now[0] else _show_nav(place)
+
+    outputs: tuple[Any, ...]
+    changes: tuple[tuple[Id, dict[str, Any]], ...] = ()
+
+
+def show_place(snapshot: Snapshot | None, place: Place, shown: Shown | None) -> Screen:
+    """Make what the screen shows at a place, and of that only what it does not show already."""
+    address, revision = write_address(place), -1 if snapshot is None else snapshot.revision
+    stays = shown is not None and shown["address"] == address
+    if shown is not None and stays and shown["revision"] == revision:
+        return Screen((no_update,) * 5)
+    nav = no_update if stays else _show_nav()
+    elements = _show_page(snapshot, place)
+    parts = take_apart(elements)
+    now: Shown = {"address": address, "revision": revision, "frame": parts.frame, "parts": parts.digests}
+    words = ("", "") if snapshot is None else (_show_state(snapshot), _show_source(snapshot))
+    if shown is not None and stays and shown["frame"] == parts.frame:
+        return Screen((no_update, nav, *words, now), tuple(parts.list_changes(shown["parts"])))
+    return Screen((elements, nav, *words, now))
+
+
+def _show_page(snapshot: Snapshot | None, place: Place) -> list[Any]:
     if snapshot is None:
-        waiting = html.Div([html.H1("No answer yet"), html.P("The first answer of the targets is awaited.")])
-        return [waiting], nav, "", "", now
+        return [html.H1("No answer yet"), html.P("The first answer of the targets is awaited.")]
     page = BY_PATH.get(place.path)
     content = page.render(snapshot, place) if page else _show_unknown(place)
-    return [*_show_trouble(snapshot), *content], nav, _show_state(snapshot), _show_source(snapshot), now
+    return [show_words_of("trouble", _show_trouble(snapshot)), *content]
 
 
-def _show_nav(place: Place) -> Component:
-    items = []
-    for page in PAGES:
-        current: dict[str, Any] = {"className": "current"} if page.path == place.path else {}
-        link = dcc.Link(page.title, href=page.path, **current)
-        # The link itself takes no aria attributes; its item does.
-        item: dict[str, Any] = {"aria-current": "page"} if current else {}
-        items.append(html.Li(link, **item))
-    return html.Ul(items)
+def _show_nav() -> Component:
+    """List the pages; the browser's script marks the current one."""
+    return html.Ul([html.Li(dcc.Link(page.title, href=page.path)) for page in PAGES])
 
 
 def _show_state(snapshot: Snapshot) -> list[Any]:
@@ -201,14 +221,14 @@ def _show_unknown(place: Place) -> list[Any]:
     return [html.H1("No such page"), html.P(f"There is no page {place.path}. There are:"), html.Ul(links)]
 
 
-def find_clicked(snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, Any]]) -> str | None:
+def find_clicked(snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, str]]) -> str | None:
     """Find the address of the step that was clicked on a heat map of waits; of a column, its longest step."""
     for click, graph in zip(clicks, graphs, strict=True):
-        if click and click.get("points") and snapshot is not None:
+        subject, _, group = graph["key"].partition("-")
+        if snapshot is not None and subject == "waits" and click and click.get("points"):
             point = click["points"][0]
-            first, group, rank = int(point["x"]), int(graph["group"]), str(point.get("y", ""))
-            step = find_longest(snapshot, group, first)
-            return write_address(Place("/timeline", group, step, int(rank) if rank.isdigit() else None))
+            step, rank = find_longest(snapshot, int(group), int(point["x"])), str(point.get("y", ""))
+            return write_address(Place("/timeline", int(group), step, int(rank) if rank.isdigit() else None))
     return None
 
 

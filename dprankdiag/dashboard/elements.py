@@ -13,6 +13,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from dprankdiag.dashboard.parts import name_part
 from dprankdiag.views.markup import Markup
 
 _NAMES = {"class": "className", "tabindex": "tabIndex", "colspan": "colSpan", "for": "htmlFor"}
@@ -93,6 +94,7 @@ def make_elements(markup: Markup, titles: Mapping[str, str] | None = None) -> li
 
 
 def show_table(
+    key: str,
     title: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -102,6 +104,7 @@ def show_table(
     """Show a table that scrolls by itself; the browser's script draws it, so that hundreds of rows cost little.
 
     Args:
+        key: unique on the page.
         numbers: columns that are aligned right.
         meanings: what to show over the heading of a column.
     """
@@ -112,4 +115,4 @@ def show_table(
     ]
     content = json.dumps({"columns": head, "rows": [list(row) for row in rows]}, separators=(",", ":"))
     attributes: dict[str, Any] = {"data-table": content, "aria-label": f"{title}: table"}
-    return html.Div(className="scroll", tabIndex=0, role="group", **attributes)
+    return html.Div(id=name_part("table", key), className="scroll", tabIndex=0, role="group", **attributes)

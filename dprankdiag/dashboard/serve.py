@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 THREADS = 8
+HELD_BYTES = 16 * 2**20
+"""What an answer may hold in memory before it goes to a file: the largest script is 5 MB."""
 
 
 @contextmanager
@@ -32,8 +34,15 @@ def serve(app: Dash, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
     from waitress.server import create_server
 
     try:
-        # The name resolves to one address or several; a server of several has another shape, so the first is taken.
-        server = create_server(app.server, host=host, port=port, threads=THREADS, ident=None)
+        server = create_server(
+            app.server,
+            host=host,
+            port=port,
+            threads=THREADS,
+            ident=None,
+            outbuf_overflow=HELD_BYTES,
+            outbuf_high_watermark=HELD_BYTES,
+        )
     except OSError as error:
         mend = "choose another with --port"
         raise UsageError(f"cannot listen ({error.strerror or error})", where=f"{host}:{port}", mend=mend) from error

@@ -96,7 +96,9 @@ def describe_pattern(finding: Finding, origin_ns: int | None) -> str:
     if finding.window.end_ns > finding.window.start_ns:
         parts.append(format_window(finding.window, origin_ns))
     if finding.onset_ns is not None:
-        parts.append(f"began at {format_seconds(finding.onset_ns, origin_ns)}")
+        before_ns = (origin_ns or 0) - finding.onset_ns
+        at = f"at {format_seconds(finding.onset_ns, origin_ns)}" if before_ns <= 0 else f"{format_ns(before_ns)} before"
+        parts.append(f"began {at}")
     if finding.period_ns is not None:
         parts.append(f"every {format_ns(finding.period_ns)}")
     if finding.layers is not None:

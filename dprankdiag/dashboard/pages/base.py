@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.evidence import load_evidence
 from dprankdiag.dashboard.elements import make_elements, show_table
+from dprankdiag.dashboard.parts import name_part
 from dprankdiag.dashboard.places import Place
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.views.cards import write_command
@@ -67,38 +68,50 @@ def show_missing(reason: str) -> Component:
     return html.P([html.Strong("Not shown. "), *show_advice(reason)], className="missing")
 
 
-def show_graph(panel: Panel, graph_id: Any, note: str = "") -> Component:
+def show_words_of(key: str, elements: Elements) -> Component:
+    """Show words that change while they are looked at."""
+    return html.Div(elements, id=name_part("words", key))
+
+
+def show_graph(panel: Panel, note: str = "") -> Component:
     """Show a figure with what it says in words."""
     figure: Any = panel.figure
     figure.update_layout(uirevision="kept")
-    attributes: dict[str, Any] = {"aria-label": f"{panel.title}. {panel.says}"}
+    attributes: dict[str, Any] = {"aria-label": panel.title}
     config: Any = dict(CONFIG)
     height: Any = {"height": f"{figure.layout.height}px"}
-    graph = dcc.Graph(id=graph_id, figure=figure, config=config, responsive=True, style=height)
+    graph = dcc.Graph(id=name_part("figure", panel.key), figure=figure, config=config, responsive=True, style=height)
     picture = html.Div(graph, className="figure", role="group", **attributes)
-    return html.Figure([picture, html.Figcaption(" ".join(text for text in (panel.says, note) if text))])
+    says = " ".join(text for text in (panel.says, note) if text)
+    return html.Figure([picture, html.Figcaption(says, id=name_part("words", panel.key))])
 
 
 def show_panel(
     panel: Panel,
-    snapshot: Snapshot,
     *,
-    graph_id: Any = None,
     note: str = "",
+    reason: str | None = None,
     meanings: Mapping[str, str] | None = None,
     open_table: bool = False,
 ) -> Component:
-    """Show a figure, its words and its numbers as a table; or why there is none and what would show it."""
+    """Show a figure, its words and its numbers as a table; or why there is none and what would show it.
+
+    Args:
+        note: said after what the figure says.
+        reason: why there is no figure, where that is known better than the panel knows.
+        meanings: of the columns of the table.
+        open_table: show the table at once.
+    """
     title_id = f"{panel.key}-title"
     parts: Elements = [html.H2(panel.title, id=title_id)]
     if panel.missing:
-        parts.append(show_missing(explain_missing(panel.missing, snapshot)))
+        parts.append(show_missing(panel.missing if reason is None else reason))
     if panel.figure is not None:
-        parts.append(show_graph(panel, graph_id or f"{panel.key}-graph", note))
+        parts.append(show_graph(panel, note))
     elif panel.says:
         parts.append(html.P(panel.says))
     if panel.rows:
-        table = show_table(panel.title, panel.columns, panel.rows, panel.numbers, meanings)
+        table = show_table(panel.key, panel.title, panel.columns, panel.rows, panel.numbers, meanings)
         if open_table or panel.figure is None:
             parts.append(table)
         else:
@@ -107,9 +120,9 @@ def show_panel(
     return html.Section(parts, **attributes)
 
 
-def explain_missing(reason: str, snapshot: Snapshot) -> str:
-    """Say why a figure of steps is missing: an engine's own numbers never hold them."""
-    return GET_TRACE if is_ledger(snapshot.diagnosis) or not snapshot.diagnosis.ranks else reason
+def explain_missing(snapshot: Snapshot) -> str | None:
+    """Say why figures of steps are missing from an engine's own numbers, which never hold them; None of others."""
+    return GET_TRACE if is_ledger(snapshot.diagnosis) or snapshot.at_ns is not None else None
 
 
 def show_words(words: Mapping[str, str]) -> Component:

@@ -35,7 +35,7 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     says = "Does uneven load explain the waiting, or is it something else?"
     panels = list(_draw_live(snapshot) if _is_live(snapshot) else _draw_steps(snapshot))
     panels = panels or [Panel("imbalance", "Each step", "", missing="No steps could be compared, or none were kept.")]
-    return [show_heading(TITLE, says), *(show_panel(panel, snapshot) for panel in panels), show_words(MEANINGS)]
+    return [show_heading(TITLE, says), *(show_panel(panel) for panel in panels), show_words(MEANINGS)]
 
 
 def _is_live(snapshot: Snapshot) -> bool:

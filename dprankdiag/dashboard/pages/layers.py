@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dprankdiag.dashboard.pages.base import Elements, Page, show_heading, show_panel, show_words
+from dprankdiag.dashboard.pages.base import Elements, Page, explain_missing, show_heading, show_panel, show_words
 from dprankdiag.dashboard.places import Place
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.views.panels import make_group_panels
@@ -21,7 +21,7 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
         "A hot expert is another rank in each layer, after the gather; a slow chip is one rank in all, on both sides."
     )
     panels = make_group_panels("layers", snapshot.diagnosis, snapshot.tables)
-    parts = [show_panel(panel, snapshot, meanings=MEANINGS) for panel in panels]
+    parts = [show_panel(panel, reason=explain_missing(snapshot), meanings=MEANINGS) for panel in panels]
     return [show_heading("Layers", says), *parts, show_words(MEANINGS)]
 
 

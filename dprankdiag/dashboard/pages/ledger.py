@@ -5,12 +5,13 @@ from __future__ import annotations
 from dash import html
 
 from dprankdiag.dashboard.elements import show_table
-from dprankdiag.dashboard.pages.base import Elements, Page, show_heading, show_missing, show_words
+from dprankdiag.dashboard.pages.base import Elements, Page, show_heading, show_missing, show_words, show_words_of
 from dprankdiag.dashboard.places import Place
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.model.ledger_results import LEDGER_RANKS
 from dprankdiag.views.ledgers import LEGEND, describe_columns, list_ledger_rows, list_states
 from dprankdiag.views.watch import format_moment
+from dprankdiag.views.words import count_of
 
 MOST_ROWS = 2048
 NO_LEDGER = (
@@ -28,12 +29,12 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     parts: Elements = [heading, *_show_ranks(snapshot)]
     if snapshot.failures:
         rows = [(item.where, item.interface, item.reason) for item in snapshot.failures]
-        table = show_table("No data", ("target", "interface", "reason"), rows)
+        table = show_table("failures", "No data", ("target", "interface", "reason"), rows)
         parts.append(html.Section([html.H2("No data"), table], className="card untold"))
     if snapshot.at_ns is not None:
         items = [html.Li(f"{format_moment(event.at_ns)} {event.text}") for event in snapshot.events]
         none = html.P("Nothing has begun or ended since this dashboard was started.")
-        parts.append(html.Section([html.H2("Events"), html.Ul(items) if items else none]))
+        parts.append(html.Section([html.H2("Events"), show_words_of("events", [html.Ul(items) if items else none])]))
     words = {column.name: f"{column.meaning}. Unit: {column.unit}." for column in LEDGER_RANKS.columns[2:]}
     return [*parts, show_words(describe_columns(words) | {"state": STATE})]
 
@@ -47,8 +48,8 @@ def _show_ranks(snapshot: Snapshot) -> Elements:
     shown = [[*row, states.get(row[0].removeprefix("* "), "")] for row in rows]
     words = {column.name: f"{column.meaning} ({column.unit})" for column in LEDGER_RANKS.columns[2:]}
     meanings = describe_columns(words) | {"state": STATE}
-    table = show_table("Ranks", (*headings, "state"), shown, headings, meanings)
-    count = html.P(f"{len(rows)} ranks. {LEGEND} * a finding names it.")
+    table = show_table("ranks", "Ranks", (*headings, "state"), shown, headings, meanings)
+    count = html.P(f"{count_of(len(rows), 'rank')}: {LEGEND} * a finding names it.")
     return [html.Section([html.H2("Ranks"), table, count])]
 
 

@@ -6,12 +6,11 @@ import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from dprankdiag.dashboard.elements import show_table
+from dprankdiag.dashboard.elements import make_elements, show_table
 from dprankdiag.dashboard.pages.base import (
     GET_TRACE,
     Elements,
     Page,
-    show_advice,
     show_graph,
     show_heading,
     show_missing,
@@ -23,6 +22,7 @@ from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.model import results
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.units import format_ns
+from dprankdiag.views.cards import write_command
 from dprankdiag.views.figures.around import LABELS, PARTS, choose_around, draw_around
 from dprankdiag.views.meetings import name_meetings, name_rank
 from dprankdiag.views.panels import Group, Panel, list_groups, make_group_panels, take_group_rows
@@ -38,9 +38,10 @@ MEANINGS = {
     "transfer": "From the last arrival to the end of the collective.",
     "last to come": "The rank on whose arrival the collective began: it released the others.",
 }
+TO_PERFETTO = "dprankdiag analyze TRACE -o run.perfetto.json"
 TO_KERNELS = (
-    "To look closer: dprankdiag analyze TRACE --format perfetto writes the worst step for ui.perfetto.dev, with an "
-    "arrow from the late rank to each that waits for it; the page Export has it too."
+    " writes the worst step for ui.perfetto.dev, with an arrow from the late rank to each that waits for it; the page "
+    "Export has it too. To the kernels of other steps Nsight Systems leads, at the time given above."
 )
 
 
@@ -67,7 +68,7 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
         )
         kept = "Meeting by meeting only the worst step of a group is kept: see "
         parts.append(html.P([html.Strong("Not shown. "), kept, link, "."], className="missing"))
-    parts.append(html.P(show_advice(TO_KERNELS)))
+    parts.append(html.P(["To look closer: ", *make_elements(write_command(TO_PERFETTO)), TO_KERNELS]))
     return [*parts, show_words(MEANINGS)]
 
 
@@ -124,11 +125,11 @@ def _show_around(snapshot: Snapshot, place: Place, group: Group, rows: Columns, 
     columns = ("rank", *(LABELS[part] for part in PARTS))
     panel = Panel("around", f"Step {step} and those beside it", says, None, "", columns, cells, columns)
     figure = Panel(panel.key, panel.title, says, draw_around(around, named))
-    table = show_table(f"Step {step}", columns, cells, columns, MEANINGS)
+    table = show_table("around", f"Step {step}", columns, cells, columns, MEANINGS)
     return html.Section(
         [
             html.H2(panel.title),
-            show_graph(figure, "around-graph"),
+            show_graph(figure),
             html.Details([html.Summary(f"The numbers of step {step} as a table"), table]),
         ]
     )
@@ -141,13 +142,13 @@ def _show_worst(snapshot: Snapshot, group: Group) -> Elements:
         for panel in make_group_panels("worst", snapshot.diagnosis, snapshot.tables)
         if panel.key == f"worst-{group.number}"
     ]
-    parts: Elements = [show_panel(panel, snapshot) for panel in panels]
+    parts: Elements = [show_panel(panel) for panel in panels]
     meetings = take_group_rows(snapshot.tables, results.WORST_MEETINGS, group.number)
     if meetings is None:
         return parts
     columns = ("meeting", "first to come", "last to come", "apart", "waits behind it", "order of arrival")
     rows = list_arrivals(meetings, _name_positions(snapshot, group))
-    table = show_table("Who released whom", columns, rows, columns[3:5], MEANINGS)
+    table = show_table("released", "Who released whom", columns, rows, columns[3:5], MEANINGS)
     says = "The last to come to a meeting releases the others; whoever comes late may have been released late before."
     return [*parts, html.Section([html.H2("Who released whom"), html.P(says), table])]
 

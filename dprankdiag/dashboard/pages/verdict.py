@@ -6,12 +6,14 @@ from dash import html
 
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages.base import (
+    RECORD_ALL,
     Elements,
     Page,
     choose_definitions,
     list_definitions,
     show_panel,
     show_words,
+    show_words_of,
 )
 from dprankdiag.dashboard.places import Place
 from dprankdiag.dashboard.provider import Snapshot
@@ -38,30 +40,38 @@ MEANINGS = {
     "cannot tell": "What was given cannot carry a verdict; what would is named.",
 }
 
+BOUNDS = (
+    "What engines tell of themselves can bound what a finding costs, and its card says so, but it does not account for "
+    f"all lost time. A recording of all ranks does: {RECORD_ALL} prints the calls that make one."
+)
+
 
 def render(snapshot: Snapshot, place: Place) -> Elements:
     """Show the headline, the findings, the account of lost time, and what cannot be told."""
     diagnosis = snapshot.diagnosis
     titles = list_definitions()
-    untold = make_elements(write_abstentions(diagnosis), titles)
+    untold = show_words_of("untold", make_elements(write_abstentions(diagnosis), titles))
     undecided = diagnosis.status == "inconclusive"
-    parts = make_elements(write_verdict(diagnosis))
-    parts += untold if undecided else []
-    if diagnosis.findings:
-        cards = [
-            element
-            for number, finding in enumerate(diagnosis.findings, 1)
-            for element in make_elements(write_finding(number, finding, diagnosis), titles)
-        ]
-        parts.append(html.Section([html.H2("Findings"), *cards]))
-    parts.append(show_panel(make_lost_panel(diagnosis), snapshot, meanings=MEANINGS))
+    parts: Elements = [show_words_of("verdict", make_elements(write_verdict(diagnosis)))]
+    parts += [untold] if undecided else []
+    parts.append(show_words_of("findings", _show_findings(diagnosis, titles)))
+    reason = BOUNDS if is_ledger(diagnosis) else None
+    parts.append(show_panel(make_lost_panel(diagnosis), reason=reason, meanings=MEANINGS))
     if not is_ledger(diagnosis):
-        parts.append(show_panel(make_ranks_panel(diagnosis), snapshot, open_table=True))
-    parts += make_elements(write_measured(diagnosis)) + make_elements(write_inputs(diagnosis))
-    parts += [] if undecided else untold
-    parts += make_elements(write_notes(diagnosis))
+        parts.append(show_panel(make_ranks_panel(diagnosis), open_table=True))
+    facts = make_elements(write_measured(diagnosis)) + make_elements(write_inputs(diagnosis))
+    parts.append(show_words_of("facts", facts))
+    parts += [] if undecided else [untold]
+    parts.append(show_words_of("notes", make_elements(write_notes(diagnosis))))
     parts.append(show_words(MEANINGS | choose_definitions(_list_names(diagnosis))))
     return parts
+
+
+def _show_findings(diagnosis: Diagnosis, titles: dict[str, str]) -> Elements:
+    if not diagnosis.findings:
+        return []
+    cards = [write_finding(number, finding, diagnosis) for number, finding in enumerate(diagnosis.findings, 1)]
+    return [html.Section([html.H2("Findings"), *(one for card in cards for one in make_elements(card, titles))])]
 
 
 def _list_names(diagnosis: Diagnosis) -> list[str]:

@@ -9,7 +9,15 @@ import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from dprankdiag.dashboard.pages.base import TELL_WAITS, Elements, Page, show_heading, show_panel, show_words
+from dprankdiag.dashboard.pages.base import (
+    TELL_WAITS,
+    Elements,
+    Page,
+    explain_missing,
+    show_heading,
+    show_panel,
+    show_words,
+)
 from dprankdiag.dashboard.places import Place, write_address
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.model import results
@@ -37,14 +45,14 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     """Show waits by rank and step, or live by rank and moment."""
     parts: Elements = [show_heading("Waiting", "Which rank waits for the others, in which step, and how long.")]
     if is_ledger(snapshot.diagnosis) or LEDGER_HISTORY.name in snapshot.tables:
-        return [*parts, *(show_panel(panel, snapshot) for panel in _draw_live(snapshot)), show_words(MEANINGS)]
+        return [*parts, *(show_panel(panel) for panel in _draw_live(snapshot)), show_words(MEANINGS)]
     for panel in make_group_panels("waits", snapshot.diagnosis, snapshot.tables):
         group = int(panel.key.rpartition("-")[2])
-        parts.append(show_panel(panel, snapshot, graph_id={"type": "waits", "group": group}, note=TO_STEP))
+        parts.append(show_panel(panel, note=TO_STEP, reason=explain_missing(snapshot)))
         if panel.figure is not None:
             parts.append(_list_longest(snapshot, group))
     for panel in make_group_panels("arrivals", snapshot.diagnosis, snapshot.tables):
-        parts.append(show_panel(panel, snapshot))
+        parts.append(show_panel(panel, reason=explain_missing(snapshot)))
     return [*parts, show_words(MEANINGS)]
 
 
