@@ -21,6 +21,8 @@ from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
+    from dash import Dash
+
     from dprankdiag.dashboard.provider import Provider
 
 _TARGET = re.compile(r"[a-z][a-z0-9+.-]*://|shm:", re.IGNORECASE)
@@ -55,15 +57,11 @@ def command(context: click.Context, /, **given: Any) -> int:
     addresses of running engines as for watch, which are then judged tick by tick. Without any, the recording in the
     package is shown. The dashboard is served to this machine alone and ends with Ctrl-C.
     """
-    from dprankdiag.dashboard.app import create_app
-    from dprankdiag.dashboard.security import open_entrance
     from dprankdiag.dashboard.serve import serve
 
-    token = _read_view_token(given)
-    entrance = open_entrance(given["host"], allow_remote=given["allow_remote"], token=token, names=given["names"])
     with (
-        _open_provider(given, open_doors(context)) as provider,
-        serve(create_app(provider, entrance), given["host"], given["port"]) as address,
+        open_dashboard(context) as app,
+        serve(app, given["host"], given["port"]) as address,
         stop_on_signal() as wait,
     ):
         write_error(f"dashboard at {address} (Ctrl-C ends it)", prefix="")
@@ -74,6 +72,23 @@ def command(context: click.Context, /, **given: Any) -> int:
         while not wait(_CHECK_S):
             pass
     return ANSWERED
+
+
+@contextmanager
+def open_dashboard(context: click.Context) -> Iterator[Dash]:
+    """Give the application that a command line asks for; engines are asked until the block ends.
+
+    Raises:
+        UsageError: others could reach it who shall not, or what is to be shown is not there.
+    """
+    from dprankdiag.dashboard.app import create_app
+    from dprankdiag.dashboard.security import open_entrance
+
+    given = context.params
+    token = _read_view_token(given)
+    entrance = open_entrance(given["host"], allow_remote=given["allow_remote"], token=token, names=given["names"])
+    with _open_provider(given, open_doors(context)) as provider:
+        yield create_app(provider, entrance)
 
 
 def _read_view_token(given: dict[str, Any]) -> str | None:

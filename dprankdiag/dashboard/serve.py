@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,19 +34,14 @@ def serve(app: Dash, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
     from waitress import wasyncore
     from waitress.server import create_server
 
-    try:
-        server = create_server(
-            app.server,
-            host=host,
-            port=port,
-            threads=THREADS,
-            ident=None,
-            outbuf_overflow=HELD_BYTES,
-            outbuf_high_watermark=HELD_BYTES,
-        )
-    except OSError as error:
-        mend = "choose another with --port"
-        raise UsageError(f"cannot listen ({error.strerror or error})", where=f"{host}:{port}", mend=mend) from error
+    server = create_server(
+        app.server,
+        sockets=[_listen(host, port)],
+        threads=THREADS,
+        ident=None,
+        outbuf_overflow=HELD_BYTES,
+        outbuf_high_watermark=HELD_BYTES,
+    )
     thread = threading.Thread(target=server.run, name="dashboard", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
@@ -56,3 +52,12 @@ def serve(app: Dash, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
         server.trigger.pull_trigger(partial(wasyncore.close_all, server._map))
         thread.join()
         server.task_dispatcher.shutdown()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        mend = "choose another with --port"
+        raise UsageError(f"cannot listen ({error.strerror or error})", where=f"{host}:{port}", mend=mend) from error

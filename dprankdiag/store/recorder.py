@@ -239,7 +239,8 @@ def _lock_file(path: Path) -> tuple[int | None, bool]:
 
 
 def _open_database(path: Path, is_new: bool) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=10, isolation_level=None)
+    # Whoever opens a recorder may let another thread write with it, as long as only one does at a time.
+    database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
         if is_new:
             _make_tables(database)

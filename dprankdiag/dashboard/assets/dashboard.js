@@ -44,7 +44,28 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     place.scrollTop = scrolled;
   }
 
+  // What a reader zoomed to outlasts new numbers; a double click gives the whole again. plotly's own way (uirevision)
+  // fails here, because Dash hands back the layout with the ranges that plotly wrote into it.
+  function keepZoom(graph) {
+    if (graph.keepsZoom || !graph.on) return;
+    graph.keepsZoom = true;
+    let kept = {}, restoring = false;
+    graph.on("plotly_relayout", (change) => {
+      if (restoring) return;
+      for (const [key, value] of Object.entries(change)) {
+        if (/^[xy]axis\d*\.autorange$/.test(key)) kept = {};
+        else if (/^[xy]axis\d*\.range/.test(key)) kept[key] = value;
+      }
+    });
+    graph.on("plotly_react", () => {
+      if (!Object.keys(kept).length) return;
+      restoring = true;
+      Plotly.relayout(graph, { ...kept }).finally(() => { restoring = false; });
+    });
+  }
+
   function refresh() {
+    for (const graph of document.querySelectorAll(".js-plotly-plot")) keepZoom(graph);
     for (const place of document.querySelectorAll("[data-table]")) drawTable(place);
     const heading = document.querySelector("#page h1");
     const title = heading ? heading.textContent + " · dprankdiag" : "dprankdiag";

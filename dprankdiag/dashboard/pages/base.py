@@ -76,7 +76,6 @@ def show_words_of(key: str, elements: Elements) -> Component:
 def show_graph(panel: Panel, note: str = "") -> Component:
     """Show a figure with what it says in words."""
     figure: Any = panel.figure
-    figure.update_layout(uirevision="kept")
     attributes: dict[str, Any] = {"aria-label": panel.title}
     config: Any = dict(CONFIG)
     height: Any = {"height": f"{figure.layout.height}px"}
