@@ -1,4 +1,4 @@
-"""The small table of a bundle that a ledger leaves: what each rank told over the window judged."""
+"""The small tables of a bundle that a ledger leaves: what each rank told over the window judged, and over time."""
 
 from __future__ import annotations
 
@@ -40,3 +40,5 @@ LEDGER_HISTORY = Table(
         Column("running_requests", "float64", "count", "requests in the running batch"),
     ),
 )
+
+LEDGER_TABLES = (LEDGER_RANKS, LEDGER_HISTORY)

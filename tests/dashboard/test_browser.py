@@ -112,6 +112,9 @@ def test_every_page_of_a_recording_shows_what_it_has(context: BrowserContext, sc
             assert page.evaluate("getComputedStyle(document.body).backgroundColor") == PAPER[scheme]
             if FIGURES[page_of.path]:
                 expect(page.locator(".js-plotly-plot :is(.xtick, .x2tick) text").first).to_have_css("fill", INK[scheme])
+            if page_of.path == "/timeline":
+                expect(page.locator("#step")).to_have_css("color", INK[scheme])
+                expect(page.locator(".dash-input-container")).to_have_css("background-color", PAPER[scheme])
             assert_nothing_wrong(seen)
 
 

@@ -15,6 +15,7 @@ from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.model import results
 from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.ledger_results import LEDGER_TABLES
 from dprankdiag.store import recording_schema
 from dprankdiag.views import causes, comparison, html, json, markdown, perfetto, text
 from tests import builders
@@ -68,7 +69,7 @@ def make_bundle_page() -> str:
     """Describe the tables of a bundle for the documentation."""
     head, _, words = (inspect.getdoc(results) or "").partition("\n\n")
     lines = ["# Tables of a bundle", "", head, "", words]
-    for table in (*results.RESULT_TABLES, *COMPARED_TABLES):
+    for table in (*results.RESULT_TABLES, *COMPARED_TABLES, *LEDGER_TABLES):
         lines += ["", f"## {table.name}", "", f"A row is {table.row_is}.", "", "| column | type | unit | meaning |"]
         lines.append("|---|---|---|---|")
         for column in table.columns:

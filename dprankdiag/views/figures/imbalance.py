@@ -135,7 +135,7 @@ def draw_imbalance(points: Imbalance) -> Figure:
         x=x,
         y=y,
         mode="markers",
-        marker={"color": BLUE, "size": 8, "opacity": 0.65},
+        marker={"color": BLUE, "size": 9, "opacity": 0.85, "line": {"color": GREY, "width": 1}},
         customdata=points.place[kept].tolist() if points.is_share else _write_times(points.place[kept]),
         hovertemplate=f"{label}<br>load %{{x:.3g}}, wait %{{y:.3g}} %<extra></extra>",
         name="steps",
