@@ -87,6 +87,7 @@ def _lay_out(provider: Provider) -> Component:
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Interval(id="tick", interval=round(1000 * period_s), disabled=provider.interval_s is None),
             dcc.Store(id="beat", data=0),
+            dcc.Store(id="answered", data=0),
             dcc.Store(id="shown"),
             html.A("Skip to the page", href="#page", className="skip"),
             html.Div(
@@ -107,7 +108,11 @@ def _lay_out(provider: Provider) -> Component:
 def _add_callbacks(app: Dash, provider: Provider) -> None:
     # A hidden tab lets its beats pass: the next question is asked when somebody looks again.
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("dprankdiag", "beat"), Output("beat", "data"), Input("tick", "n_intervals")
+        ClientsideFunction("dprankdiag", "beat"),
+        Output("beat", "data"),
+        Input("tick", "n_intervals"),
+        State("beat", "data"),
+        State("answered", "data"),
     )
 
     @app.callback(
@@ -116,6 +121,7 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
         Output("state", "children"),
         Output("source", "children"),
         Output("shown", "data"),
+        Output("answered", "data"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("beat", "data"),
@@ -125,7 +131,7 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
         screen = show_place(provider.latest(), read_place(path, search), shown)
         for part, properties in screen.changes:
             set_props(part, properties)
-        return screen.outputs
+        return *screen.outputs, beat
 
     @app.callback(
         Output("url", "href"),

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.ledger_results import LEDGER_HISTORY, LEDGER_RANKS
 from dprankdiag.model.ledgers import NoData
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, join_rows
+from dprankdiag.pipelines.ledger_history import tabulate_moment
 from dprankdiag.views.words import name_ranks
 
 KEPT_TICKS = 600
@@ -36,10 +35,8 @@ class History:
             return
         if len(self._ticks) == KEPT_TICKS:
             self._forget()
-        row = {column.name: told[column.name] for column in LEDGER_HISTORY.columns if column.name != "at_ns"}
-        row["at_ns"] = np.full(len(told["rank"]), at_ns, np.int64)
-        self._ticks.append(LEDGER_HISTORY.check(row))
-        self._rows += len(row["rank"])
+        self._ticks.append(tabulate_moment(told, at_ns))
+        self._rows += len(told["rank"])
         while self._rows > KEPT_ROWS and len(self._ticks) > 1:
             self._forget()
 

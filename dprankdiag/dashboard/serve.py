@@ -31,9 +31,13 @@ def serve(app: Dash, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
     Raises:
         UsageError: the port is taken or the address is not ours.
     """
+    import logging
+
     from waitress import wasyncore
     from waitress.server import create_server
 
+    # A busy moment is nothing to tell the user: a browser asks again only when it has its answer.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = create_server(
         app.server,
         sockets=[_listen(host, port)],

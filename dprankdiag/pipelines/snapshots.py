@@ -11,6 +11,7 @@ from dprankdiag.model.ledgers import Ledger, LedgerFile
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_files import join_files
+from dprankdiag.pipelines.ledger_history import tabulate_history
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import diagnose_view, view_whole
 from dprankdiag.pipelines.tracking import find_episodes, is_series
@@ -23,7 +24,7 @@ def diagnose_ledger_files(
     """Judge what files tell of engines' loads: one diagnosis, in which several targets have names of their own.
 
     Returns:
-        The diagnosis, and the table of what each rank told.
+        The diagnosis, and the tables of what each rank told, in all and over time.
 
     Raises:
         UsageError: two targets with equal labels cannot be told apart.
@@ -31,7 +32,7 @@ def diagnose_ledger_files(
     ledgers = name_ledgers(join_files(files, interval_s), {file.name for file in files if file.name is not None})
     views = [view_whole(ledger, expect_ranks) for ledger in ledgers]
     diagnoses = [diagnose_view(view, find_lasting(view.window.ledger, expect_ranks)) for view in views]
-    return join_diagnoses(diagnoses, ()), tabulate_ledgers(views)
+    return join_diagnoses(diagnoses, ()), tabulate_ledgers(views) | tabulate_history(ledgers, expect_ranks)
 
 
 def name_ledgers(ledgers: Sequence[Ledger], given: Collection[str]) -> list[Ledger]:

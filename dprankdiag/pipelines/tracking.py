@@ -132,11 +132,13 @@ def judge_moment(
     Args:
         ledger: with seconds.
     """
-    seen = _view(ledger, last, window_s, expect_ranks)
+    seen = view_moment(ledger, last, window_s, expect_ranks)
     findings = _judge(seen)
     if ledger.seconds is not None and window_s > SHORT_S:
         known = {_class_of(finding) for finding in findings}
-        findings += [one for one in _judge(_view(ledger, last, SHORT_S, expect_ranks)) if _class_of(one) not in known]
+        findings += [
+            one for one in _judge(view_moment(ledger, last, SHORT_S, expect_ranks)) if _class_of(one) not in known
+        ]
     return seen, findings
 
 
@@ -144,7 +146,8 @@ def _class_of(finding: Finding) -> str:
     return finding.cause.split(".")[0]
 
 
-def _view(ledger: Ledger, last: int, window_s: float, expect_ranks: int | None) -> LedgerView:
+def view_moment(ledger: Ledger, last: int, window_s: float, expect_ranks: int | None) -> LedgerView:
+    """View the window that ends at a moment; of a ledger without seconds, the moment alone."""
     first = last
     if ledger.seconds is not None:
         first = int(np.searchsorted(ledger.seconds, ledger.seconds[last] - window_s - 1e-6))

@@ -1,8 +1,11 @@
 "use strict";
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   dprankdiag: {
-    // A beat is passed on only while somebody looks.
-    beat: (count) => document.hidden ? window.dash_clientside.no_update : (count || 0),
+    // A beat is passed on only while somebody looks, and once the one before is answered, or not any more.
+    beat: (count, sent, answered) => {
+      const waits = sent !== answered && count - sent < 10;
+      return document.hidden || waits ? window.dash_clientside.no_update : (count || 0);
+    },
   },
 });
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dash import html
+from dash import dcc, html
+from dash.development.base_component import Component
 
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages.base import (
@@ -15,9 +16,10 @@ from dprankdiag.dashboard.pages.base import (
     show_words,
     show_words_of,
 )
-from dprankdiag.dashboard.places import Place
+from dprankdiag.dashboard.pages.waiting import find_group, find_worst_step
+from dprankdiag.dashboard.places import Place, write_address
 from dprankdiag.dashboard.provider import Snapshot
-from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.views.cards import (
     write_abstentions,
     write_finding,
@@ -54,7 +56,7 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     undecided = diagnosis.status == "inconclusive"
     parts: Elements = [show_words_of("verdict", make_elements(write_verdict(diagnosis)))]
     parts += [untold] if undecided else []
-    parts.append(show_words_of("findings", _show_findings(diagnosis, titles)))
+    parts.append(show_words_of("findings", _show_findings(snapshot, titles)))
     reason = BOUNDS if is_ledger(diagnosis) else None
     parts.append(show_panel(make_lost_panel(diagnosis), reason=reason, meanings=MEANINGS))
     if not is_ledger(diagnosis):
@@ -67,11 +69,31 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     return parts
 
 
-def _show_findings(diagnosis: Diagnosis, titles: dict[str, str]) -> Elements:
+def _show_findings(snapshot: Snapshot, titles: dict[str, str]) -> Elements:
+    diagnosis = snapshot.diagnosis
     if not diagnosis.findings:
         return []
-    cards = [write_finding(number, finding, diagnosis) for number, finding in enumerate(diagnosis.findings, 1)]
-    return [html.Section([html.H2("Findings"), *(one for card in cards for one in make_elements(card, titles))])]
+    parts: Elements = [html.H2("Findings")]
+    for number, finding in enumerate(diagnosis.findings, 1):
+        (card,) = make_elements(write_finding(number, finding, diagnosis), titles)
+        card.children.append(_show_ways(snapshot, finding))
+        parts.append(card)
+    return [html.Section(parts)]
+
+
+def _show_ways(snapshot: Snapshot, finding: Finding) -> Component:
+    """Lead from a finding to where it can be seen."""
+    rank = finding.ranks[0] if len(finding.ranks) == 1 else None
+    if is_ledger(snapshot.diagnosis):
+        ways = [("what each rank tells", Place("/ledger")), ("who waits", Place("/waiting"))]
+    else:
+        group = find_group(snapshot, finding)
+        step = None if group is None else find_worst_step(snapshot, group, finding.window)
+        ways = [("who waits", Place("/waiting")), ("layer by layer", Place("/layers"))]
+        if step is not None:
+            ways.insert(0, (f"step {step} on the timeline", Place("/timeline", group, step, rank)))
+    links = [part for text, place in ways for part in (" · ", dcc.Link(text, href=write_address(place)))]
+    return html.P(["See it: ", *links[1:]])
 
 
 def _list_names(diagnosis: Diagnosis) -> list[str]:

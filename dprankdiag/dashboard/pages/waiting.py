@@ -21,13 +21,14 @@ from dprankdiag.dashboard.pages.base import (
 from dprankdiag.dashboard.places import Place, write_address
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.model import results
+from dprankdiag.model.diagnosis import Finding, TimeWindow
 from dprankdiag.model.ledger_results import LEDGER_HISTORY
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.units import format_ns, format_ratio
 from dprankdiag.views.figures.base import columns_for
 from dprankdiag.views.figures.waits import count_shared
-from dprankdiag.views.panels import Panel, make_group_panels, take_group_rows
+from dprankdiag.views.panels import Panel, list_groups, make_group_panels, take_group_rows
 from dprankdiag.views.words import find_named, is_ledger
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -78,6 +79,29 @@ def measure_steps(snapshot: Snapshot, group: int) -> tuple[IntArray, FloatArray,
     wait = np.bincount(row, rank_steps["wait_ns"].astype(np.float64)) / np.bincount(row)
     length = (steps["end_ns"] - steps["start_ns"])[np.searchsorted(steps["step"], numbers)]
     return numbers.astype(np.int64), wait, length.astype(np.float64)
+
+
+def find_group(snapshot: Snapshot, finding: Finding) -> int | None:
+    """Find the lockstep group that a finding is about; None if none was saved."""
+    groups = list_groups(snapshot.diagnosis, snapshot.tables)
+    members = find_table(snapshot.tables, results.MEMBERS)
+    if members is not None and finding.ranks:
+        mine = members["group"][(members["engine"] == finding.engine) & (members["rank"] == finding.ranks[0])]
+        return int(mine[0]) if len(mine) else None
+    return groups[0].number if groups else None
+
+
+def find_worst_step(snapshot: Snapshot, group: int, window: TimeWindow) -> int | None:
+    """Find the step of a group in a window in which its ranks wait the largest share of it."""
+    step, wait, length = measure_steps(snapshot, group)
+    steps = take_group_rows(snapshot.tables, results.STEPS, group)
+    if steps is None or not len(step):
+        return None
+    row = np.searchsorted(steps["step"], step)
+    start, end = steps["start_ns"][row], steps["end_ns"][row]
+    inside = (start < window.end_ns) & (end > window.start_ns)
+    share = np.where(inside if inside.any() else True, wait / np.maximum(length, 1), -1.0)
+    return int(step[int(share.argmax())])
 
 
 def find_longest(snapshot: Snapshot, group: int, first: int) -> int:
