@@ -90,15 +90,19 @@ def _lay_out(provider: Provider) -> Component:
             dcc.Store(id="answered", data=0),
             dcc.Store(id="shown"),
             html.A("Skip to the page", href="#page", className="skip"),
-            html.Div(
+            html.Header(
                 [
-                    html.Span(TITLE, className="brand"),
-                    html.Nav(id="nav", **named),
-                    html.Span(id="source", className="source"),
-                ],
-                className="bar",
+                    html.Div(
+                        [
+                            html.Span(TITLE, className="brand"),
+                            html.Nav(id="nav", **named),
+                            html.Span(id="source", className="source"),
+                        ],
+                        className="bar",
+                    ),
+                    html.P(id="state", className="state", **live),
+                ]
             ),
-            html.P(id="state", className="state", **live),
             html.Main(id="page", tabIndex=-1),
             html.Footer(f"dprankdiag {__version__}. Nothing on this page is sent or fetched outside."),
         ]

@@ -37,6 +37,10 @@ CHECK = """() => {
   levels.forEach((level, place) => {
     if (place && level > levels[place - 1] + 1) wrong.push("a heading jumps to level " + level);
   });
+  const parts = document.querySelectorAll("#react-entry-point *");
+  for (const part of parts)
+    if (!part.children.length && part.textContent.trim() && !part.closest("header, nav, main, footer, .skip"))
+      wrong.push("outside all parts of the page: " + part.outerHTML.slice(0, 120));
   if (document.documentElement.lang !== "en") wrong.push("no language");
   if (document.querySelectorAll("main").length !== 1) wrong.push("not one main part");
   for (const image of document.querySelectorAll("img:not([alt])")) wrong.push("no words: " + image.outerHTML);

@@ -89,21 +89,18 @@ def measure_steps(rank_steps: Columns, steps: Columns) -> Imbalance:
 
 
 def measure_history(history: Columns) -> Imbalance:
-    """Measure each moment of running engines; of several engines each by itself.
+    """Measure each moment of a running engine.
 
     Args:
-        history: rows of `model.ledger_results.LEDGER_HISTORY`.
+        history: rows of `model.ledger_results.LEDGER_HISTORY` of the engine.
     """
     measured = next(
         (name for name in ("attention_pairs", "held_tokens", "running_requests") if not np.isnan(history[name]).all()),
         "running_requests",
     )
-    engines = np.unique(history["engine"].astype(str), return_inverse=True)[1]
-    _, row = np.unique(np.stack([history["at_ns"], engines.astype(np.int64)]), axis=1, return_inverse=True)
+    place, row = np.unique(history["at_ns"], return_inverse=True)
     load, wait = history[measured], history["border_wait_ns"] / history["step_time_ns"]
-    n_points = int(row.max(initial=-1)) + 1
-    place = np.zeros(n_points, np.int64)
-    place[row] = history["at_ns"]
+    n_points = len(place)
     ratio, share = np.full(n_points, np.nan), _mean_by(row, wait, n_points)
     mean = _mean_by(row, load, n_points)
     largest = np.full(n_points, -np.inf)
