@@ -24,6 +24,9 @@ from dprankdiag.views.watch import format_moment
 
 TITLE = "dprankdiag"
 SHORTEST_PERIOD_S = 1.0
+FEWEST_LATE_S, LATE_PERIODS = 5.0, 4.0
+"""Numbers are marked as late after so many seconds and so many periods without new ones."""
+
 MOST_BYTES = 2**20
 """What a browser may send at once; it only ever says what it looks at."""
 
@@ -80,6 +83,7 @@ def create_app(provider: Provider, entrance: Entrance | None = None) -> Dash:
 
 def _lay_out(provider: Provider) -> Component:
     period_s = max(provider.interval_s or SHORTEST_PERIOD_S, SHORTEST_PERIOD_S)
+    late: dict[str, Any] = {"data-late-ms": str(round(1000 * max(FEWEST_LATE_S, LATE_PERIODS * period_s)))}
     live: dict[str, Any] = {"aria-live": "polite"}
     named: dict[str, Any] = {"aria-label": "Pages"}
     return html.Div(
@@ -96,7 +100,7 @@ def _lay_out(provider: Provider) -> Component:
                         [
                             html.Span(TITLE, className="brand"),
                             html.Nav(id="nav", **named),
-                            html.Span(id="source", className="source"),
+                            html.Span(id="source", className="source", **late),
                         ],
                         className="bar",
                     ),

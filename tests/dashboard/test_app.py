@@ -15,9 +15,10 @@ from dprankdiag.dashboard.downloads import make_file, write_csv
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
 from dprankdiag.dashboard.pages.export import WHOLE
+from dprankdiag.dashboard.pages.waiting import find_worst_step
 from dprankdiag.dashboard.places import Place, read_place, write_address
 from dprankdiag.dashboard.provider import Snapshot, show_saved
-from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.diagnosis import Diagnosis, TimeWindow
 from dprankdiag.store.bundle import load_bundle
 from dprankdiag.views.markup import tag
 from tests import builders
@@ -144,6 +145,23 @@ def test_a_typed_step_leads_there_unless_it_is_shown() -> None:
 def test_a_step_that_is_not_there_shows_the_nearest(step: int) -> None:
     text = read_text(show(make_snapshot(), f"/timeline?step={step}").outputs[0])
     assert f"Step {min(step, 39)} and those beside it" in text
+
+
+def test_a_finding_leads_to_the_worst_step_of_its_window() -> None:
+    tables = make_tables()
+    steps = tables["steps"]
+    late = builders.finding(window=TimeWindow(int(steps["start_ns"][30]), int(steps["end_ns"][35])))
+    snapshot = Snapshot(0, "x", builders.diagnosis(findings=(late,)), tables)
+    found = find_worst_step(snapshot, 0, late.window)
+    assert found is not None
+    assert 30 <= found <= 35
+    assert f"step {found} on the timeline" in read_text(show(snapshot, "/").outputs[0])
+
+
+def test_a_finding_without_steps_leads_nowhere_that_is_empty() -> None:
+    text = read_text(show(Snapshot(0, "x", builders.diagnosis(), {}), "/").outputs[0])
+    assert "on the timeline" not in text
+    assert "See it:" in text
 
 
 def test_who_released_whom_is_told_of_the_worst_step() -> None:

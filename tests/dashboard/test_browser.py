@@ -6,13 +6,14 @@ import itertools
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from dprankdiag.dashboard.pages import PAGES
-from dprankdiag.dashboard.provider import LiveProvider, show_saved
+from dprankdiag.dashboard.provider import LiveProvider, Snapshot, show_saved
 from dprankdiag.harness.fake_engine import FakeEngine
 from dprankdiag.pipelines.poll import Poller
 from dprankdiag.pipelines.watch import Watcher
@@ -69,6 +70,7 @@ def browser() -> Iterator[Browser]:
     found = find_browser()
     if found is None:
         pytest.skip("no Chromium on this machine; on Debian: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with start_browser(found) as browser:
         yield browser
 
@@ -304,6 +306,35 @@ def test_a_hidden_tab_asks_for_nothing(context: BrowserContext, live: LiveProvid
         page.on("request", lambda request: asked.append(request.url))
         page.wait_for_timeout(3000)
         assert asked == []
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A live provider that has nothing new any more."""
+
+    snapshot: Snapshot
+    interval_s: float | None = 1.0
+
+    def latest(self) -> Snapshot:
+        return self.snapshot
+
+
+def test_numbers_that_stopped_coming_are_marked(context: BrowserContext) -> None:
+    snapshot = Snapshot(0, "engine", builders.diagnosis(), {}, at_ns=10**18)
+    with visit(context, Stuck(snapshot)) as seen:
+        page = seen.go("/")
+        expect(page.locator("#moment")).to_have_text("2001-09-09T01:46:40Z")
+        assert page.locator("#moment.late").count() == 0
+        expect(page.locator("#moment.late")).to_be_visible()
+
+
+def test_a_finding_leads_to_where_it_shows(context: BrowserContext) -> None:
+    with visit(context, show_example(EXAMPLE)) as seen:
+        page = seen.go("/")
+        page.get_by_role("link", name="step 10 on the timeline").click()
+        expect(page).to_have_url(re.compile(r"/timeline\?group=0&step=10&rank=3$"))
+        expect(page.locator("h2", has_text="Who released whom")).to_be_visible()
+        assert_nothing_wrong(seen)
 
 
 def test_an_engine_that_is_gone_is_said_to_give_no_data(context: BrowserContext) -> None:
