@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dprankdiag.dashboard.pages.base import TELL_WAITS, Elements, Page, show_heading, show_panel, show_words
+from dprankdiag.dashboard.pages.base import RECORD_ALL, TELL_WAITS, Elements, Page, show_heading, show_panel, show_words
 from dprankdiag.dashboard.places import Place
 from dprankdiag.dashboard.provider import Snapshot
 from dprankdiag.model import results
@@ -12,6 +12,7 @@ from dprankdiag.model.ledger_results import LEDGER_HISTORY
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import take_rows
 from dprankdiag.views.figures.imbalance import (
+    BORDER_QUADRANTS,
     QUADRANTS,
     Imbalance,
     draw_imbalance,
@@ -22,10 +23,21 @@ from dprankdiag.views.panels import MAX_GROUPS, Panel, list_groups, take_group_r
 from dprankdiag.views.words import is_ledger
 
 MEANINGS = {
-    QUADRANTS["load"]: "Route requests better: what waits, waits for the busiest rank.",
+    QUADRANTS["load"]: "Route requests better: who waits, waits for the busiest rank.",
     QUADRANTS["other"]: "Not the load: look for a slow chip, a late host, a slow link or a hot expert.",
     QUADRANTS["harmless"]: "Uneven, but nobody waits for it: nothing to win.",
     QUADRANTS["even"]: "Nothing to do.",
+}
+BORDER_MEANINGS = {
+    BORDER_QUADRANTS[
+        "load"
+    ]: "A host launches late, and the load is uneven besides: two causes, or one behind the other.",
+    BORDER_QUADRANTS["other"]: "A host launches late; the load is not why.",
+    BORDER_QUADRANTS[
+        "harmless"
+    ]: "GPUs may wait for the busiest rank inside steps, which only a recording of all ranks "
+    f"shows: {RECORD_ALL} prints the calls that make one.",
+    BORDER_QUADRANTS["even"]: "No late host and even load; the speed of the chips does not show here.",
 }
 TITLE = "Uneven load against waiting"
 
@@ -35,7 +47,11 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     says = "Does uneven load explain the waiting, or is it something else?"
     panels = list(_draw_live(snapshot) if _is_live(snapshot) else _draw_steps(snapshot))
     panels = panels or [Panel("imbalance", "Each step", "", missing="No steps could be compared, or none were kept.")]
-    return [show_heading(TITLE, says), *(show_panel(panel) for panel in panels), show_words(MEANINGS)]
+    return [
+        show_heading(TITLE, says),
+        *(show_panel(panel) for panel in panels),
+        show_words(BORDER_MEANINGS if _is_live(snapshot) else MEANINGS),
+    ]
 
 
 def _is_live(snapshot: Snapshot) -> bool:
@@ -81,7 +97,8 @@ def _draw_live(snapshot: Snapshot) -> Iterator[Panel]:
 
 def _make_panel(key: str, title: str, says: str, points: Imbalance) -> Panel:
     counts = points.count()
-    rows = [(QUADRANTS[name], str(count), MEANINGS[QUADRANTS[name]]) for name, count in counts.items()]
+    meanings = MEANINGS | BORDER_MEANINGS
+    rows = [(points.quadrants[name], str(count), meanings[points.quadrants[name]]) for name, count in counts.items()]
     columns = ("quadrant", "points", "what it means")
     return Panel(key, title, says, draw_imbalance(points), "", columns, rows, ("points",))
 

@@ -23,9 +23,7 @@ STATE = "The causes of findings that name the rank; idle where most of its steps
 
 def render(snapshot: Snapshot, place: Place) -> Elements:
     """Show a row a rank, what gives no data, and the events."""
-    heading = show_heading(
-        "Ledger", "What each rank tells of itself now. Numbers that are not told are a dash, never 0."
-    )
+    heading = show_heading("Ledger", "What each rank tells of itself. Numbers that are not told are a dash, never 0.")
     parts: Elements = [heading, *_show_ranks(snapshot)]
     if snapshot.failures:
         rows = [(item.where, item.interface, item.reason) for item in snapshot.failures]

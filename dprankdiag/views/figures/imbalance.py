@@ -30,6 +30,14 @@ QUADRANTS = {
     "other": "waiting without uneven load",
     "harmless": "uneven load without waiting",
 }
+BORDER_QUADRANTS = {
+    "even": "even, no waiting at borders",
+    "load": "uneven load and a late host",
+    "other": "a late host at even load",
+    "harmless": "uneven load, its cost not seen here",
+}
+"""Where only waits at borders of steps are told: they show late hosts, and nothing of what uneven load costs on "
+"GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,11 @@ class Imbalance:
     def load_bound(self) -> float:
         """Tell from where the load is uneven."""
         return SHARE_BOUND if self.is_share else RATIO_BOUND
+
+    @property
+    def quadrants(self) -> dict[str, str]:
+        """Name the quadrants."""
+        return QUADRANTS if self.is_share else BORDER_QUADRANTS
 
     def count(self) -> dict[str, int]:
         """Count the points of each quadrant."""
@@ -153,10 +166,10 @@ def draw_imbalance(points: Imbalance) -> Figure:
         440,
         showlegend=False,
         shapes=lines,
-        annotations=[_name_corner(QUADRANTS[name], *corner) for name, corner in corners.items()],
+        annotations=[_name_corner(points.quadrants[name], *corner) for name, corner in corners.items()],
         xaxis={"title": {"text": title}, "range": [left, right], "zeroline": False, "automargin": True},
         yaxis={
-            "title": {"text": "mean wait (% of the step)"},
+            "title": {"text": f"mean wait{'' if points.is_share else ' at borders'} (% of the step)"},
             "range": [0, top],
             "zeroline": False,
             "automargin": True,
