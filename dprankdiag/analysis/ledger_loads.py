@@ -182,9 +182,10 @@ def _find_idle(seen: LedgerView) -> LoadFound | None:
     if chance > IDLE_CHANCE:
         return None
     shown = tuple(quantity for quantity in (seen.rows, seen.work) if quantity is not None)
-    values = shown[-1].values if shown else np.where(idle, 0.0, 1.0)
-    mean = float(np.nanmean(values))
-    ratio = float(np.nanmax(values)) / mean if mean > 0 else n_ranks / (n_ranks - count)
+    # A rank that never worked may have no gauges at all.
+    values = np.nan_to_num(shown[-1].values) if shown else np.where(idle, 0.0, 1.0)
+    mean = float(values.mean())
+    ratio = float(values.max()) / mean if mean > 0 else n_ranks / (n_ranks - count)
     return LoadFound("idle", known & ~idle, -log(max(chance, 1e-300)), ratio, shown)
 
 
