@@ -223,7 +223,10 @@ def _chance_of_so_few(seen: LedgerView, idle: BoolArray, share: float) -> float:
     if seen.rows is None:
         return 1.0
     admitted = seen.window.growth("admitted_requests")
-    counts = np.nan_to_num(seen.rows.values) + (0.0 if admitted is None else np.nan_to_num(admitted))
+    # Ranks that have just been left drain: what they hold now counts, not what they held before.
+    now = seen.window.now("load_running_requests", "running_requests")
+    rows = seen.rows.values if now is None else np.where(seen.frozen, 0.0, now)
+    counts = np.nan_to_num(rows) + (0.0 if admitted is None else np.nan_to_num(admitted))
     total, few = round(float(counts.sum())), round(float(counts[idle].sum()))
     logs = [
         lgamma(total + 1) - lgamma(k + 1) - lgamma(total - k + 1) + k * log(share) + (total - k) * log(1.0 - share)
