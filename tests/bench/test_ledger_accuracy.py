@@ -1,7 +1,7 @@
 """How right verdicts on ledgers are: on two scrapes of drawn deployments, and poll by poll through hours and onsets.
 
-Four quarters of an hour of a healthy day are followed: night, morning, peak and evening. `DPRANKDIAG_DAYS` says how many
-whole days to follow in their place; one takes about an hour.
+Four quarters of an hour of a healthy day are followed: night, morning, peak and evening. `DPRANKDIAG_DAYS` says how
+many whole days to follow in their place; one takes about an hour.
 """
 
 from __future__ import annotations
