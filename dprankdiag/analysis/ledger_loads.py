@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
+from dprankdiag.analysis.statistics import OUTLIER_SCORE
 from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_low
 from dprankdiag.model.ledgers import BoolArray, FloatArray
 
@@ -36,6 +37,9 @@ MORE_IDLE = 0.25
 
 LEAST_REQUESTS = 1.5
 """Requests on a rank, on average, from which some could be moved away."""
+
+LONGER = 2.0
+"""Tokens a request over the others' from which it is contexts that fill a pool, and not its size."""
 
 MUCH_MORE = 1.5
 """Requests over an even share from which ranks without any are worth a word: one request has nobody to be spread to."""
@@ -76,7 +80,7 @@ def find_load(seen: LedgerView) -> LoadFound | None:
         return idle
     if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
         return None
-    found = _find_work(seen) or _find_prompts(seen) or _find_requests(seen)
+    found = _find_work(seen) or _find_long_crowd(seen) or _find_prompts(seen) or _find_requests(seen)
     return None if found is None or _is_outcome(seen, found.mask) else found
 
 
@@ -133,6 +137,17 @@ def is_lockstep(seen: LedgerView) -> bool:
 
 def find_full(seen: LedgerView) -> BoolArray | None:
     """Find ranks whose KV pool is full, so that requests wait, although they hold and run no more than the others."""
+    full = _find_crowded(seen)
+    if full is None or _has_longer(seen, full):
+        return None
+    contexts = None if seen.held is None else seen.held.uneven
+    if contexts is not None and seen.held is not None and seen.held.source.endswith("tokens"):
+        full = full & ~contexts.mask
+    return full if full.any() else None
+
+
+def _find_crowded(seen: LedgerView) -> BoolArray | None:
+    """Find ranks whose KV pool is full and on which alone requests queue, although they run no more than the others."""
     usage, queue = seen.kv_usage, count_queued(seen)
     if usage is None or queue is None or seen.running is None or np.isnan(usage).all():
         return None
@@ -141,17 +156,31 @@ def find_full(seen: LedgerView) -> BoolArray | None:
     full = (np.nan_to_num(usage) >= np.where(held_back, NEARLY_FULL, FULL_POOL)) & (queue >= 1.0)
     if not full.any() or full.all():
         return None
-    contexts = None if seen.held is None else seen.held.uneven
-    if contexts is not None and seen.held is not None and seen.held.source.endswith("tokens"):
-        full = full & ~contexts.mask
-        if not full.any():
-            return None
     surely = float(queue[full].mean()) >= FEWEST_WAITING or float(usage[full].min()) >= BRIMFUL
     others = float(np.nanmean(usage[~full]))
     running = _ratio(seen.running, full)
     alone = float(queue[full].mean()) > 2.0 * float(queue[~full].max())
     evenly = running is None or running <= LEAST_RATIO
     return full if surely and alone and evenly and others <= ROOM else None
+
+
+def _has_longer(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether a request on the ranks of a mask holds several times the tokens of one elsewhere."""
+    if seen.held is None or seen.running is None or not seen.held.source.endswith("tokens"):
+        return False
+    tokens, requests = _ratio(seen.held, mask), _ratio(seen.running, mask)
+    more = tokens is not None and tokens >= LEAST_RATIO
+    return more and requests is not None and requests > 0 and (tokens or 0.0) / requests >= LONGER
+
+
+def _find_long_crowd(seen: LedgerView) -> LoadFound | None:
+    """Find contexts so long that they fill the pool with fewer requests than the others run."""
+    crowded = _find_crowded(seen)
+    if crowded is None or seen.held is None or not _has_longer(seen, crowded):
+        return None
+    values = np.nan_to_num(seen.held.values)
+    shown = tuple(one for one in (seen.held, seen.rows) if one is not None)
+    return LoadFound("context", crowded, OUTLIER_SCORE, float(values.max() / values.mean()), shown)
 
 
 def count_queued(seen: LedgerView) -> FloatArray | None:
@@ -194,7 +223,10 @@ def _chance_of_so_few(seen: LedgerView, idle: BoolArray, share: float) -> float:
     if seen.rows is None:
         return 1.0
     admitted = seen.window.growth("admitted_requests")
-    counts = np.nan_to_num(seen.rows.values) + (0.0 if admitted is None else np.nan_to_num(admitted))
+    # Ranks that have just been left drain: what they hold now counts, not what they held before.
+    now = seen.window.now("load_running_requests", "running_requests")
+    rows = seen.rows.values if now is None else np.where(seen.frozen, 0.0, now)
+    counts = np.nan_to_num(rows) + (0.0 if admitted is None else np.nan_to_num(admitted))
     total, few = round(float(counts.sum())), round(float(counts[idle].sum()))
     logs = [
         lgamma(total + 1) - lgamma(k + 1) - lgamma(total - k + 1) + k * log(share) + (total - k) * log(1.0 - share)

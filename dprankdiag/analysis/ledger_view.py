@@ -33,6 +33,9 @@ ROWS_EVEN = 0.1
 LENGTH_SPREAD = 2.0
 """Spread of a sum over requests whose lengths scatter by up to 1.7 times their mean, number and length both random."""
 
+NARROWEST = float(np.sqrt(0.5))
+"""Of that spread, what the other ranks can prove to be enough: lengths that scatter as much as their mean."""
+
 PROMPT_SPREAD = 2.0
 """The same of prompt lengths."""
 
@@ -279,12 +282,12 @@ def _held(window: LedgerWindow, samples: FloatArray, frozen: BoolArray, *, count
             if name.endswith("_ratio") and capacity is not None and not np.isnan(capacity).any():
                 # Pools may differ, and a share of a small one is not much work.
                 name, level = "used_tokens", level * capacity
-            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD, counted=counted))
+            return Quantity(name, level, find_high(level, samples, LENGTH_SPREAD, counted=counted, narrowest=NARROWEST))
     tokens, passes = window.growth("pass_context_tokens"), window.growth("pass_count")
     if tokens is None or passes is None or not is_positive(tokens):
         return None
     held = np.nan_to_num(divide(tokens, passes))
-    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD, counted=counted))
+    return Quantity("used_tokens", held, find_high(held, samples, LENGTH_SPREAD, counted=counted, narrowest=NARROWEST))
 
 
 def _computed(computed: FloatArray | None, prompts: FloatArray) -> Quantity | None:

@@ -81,6 +81,14 @@ class LedgerWindow:
             return _mean(part) if self.averages else _latest(part)
         return None
 
+    def now(self, *names: str) -> FloatArray | None:
+        """Return the first of the gauges that is told, as it was last told; NaN for ranks that do not tell."""
+        for name in names:
+            table = self.ledger.values.get(name)
+            if table is not None and not np.isnan(table[self.first : self.last + 1]).all():
+                return _latest(table[self.first : self.last + 1])
+        return None
+
     def held(self, name: str) -> BoolArray:
         """Tell of which ranks a gauge is told at both ends and has not moved."""
         table = self.ledger.values.get(name)

@@ -49,6 +49,7 @@ def find_high(
     usual_spread: float = USUAL_SPREAD,
     chance_sd: float | None = None,
     counted: bool = True,
+    narrowest: float = 1.0,
 ) -> Uneven | None:
     """Find ranks that have more than the others, up to half of them.
 
@@ -61,6 +62,7 @@ def find_high(
         spread: standard deviation of one thing over its mean; a count has 0 of its own and 1 in all.
         usual_spread: by which ranks that are treated alike differ anyway, relative.
         chance_sd: what a sum varies by, where that is known better than from samples and spread.
+        narrowest: share of the spread that the other ranks can prove to be enough, by how little they scatter.
         counted: samples are known, so that what an even draw of them gives can be told.
         least_ratio: no rank with less than this over the others is named.
     """
@@ -77,9 +79,9 @@ def find_high(
             continue
         chance = _chance_sd(values, counts, order, rest, spread) if chance_sd is None else chance_sd
         unit = _unit(values, counts, order, spread, chance_sd)
-        if counted and _draw_score(values, size, order, unit) < COUNT_SCORE:
+        if counted and _draw_score(values, size, order, unit * narrowest**2) < COUNT_SCORE:
             continue
-        score = _score(values, high, rest, chance, usual_spread)
+        score = _score(values, high, rest, chance, usual_spread, narrowest)
         if score >= OUTLIER_SCORE:
             mask = np.zeros(len(values), bool)
             mask[high] = True
@@ -126,12 +128,15 @@ def _divide(values: FloatArray, by: FloatArray) -> float:
     return float(values.mean()) / below if below > 0 else float("inf")
 
 
-def _score(values: FloatArray, high: list[int], rest: list[int], chance_sd: float, usual_spread: float) -> float:
+def _score(
+    values: FloatArray, high: list[int], rest: list[int], chance_sd: float, usual_spread: float, narrowest: float
+) -> float:
     usual = float(values[rest].mean())
+    least = float(np.hypot(narrowest * chance_sd, usual_spread * usual))
     prior = float(np.hypot(chance_sd, usual_spread * usual))
     own = float(values[rest].var(ddof=1)) if len(rest) > 1 else 0.0
     freedom = len(rest) - 1
-    variance = max(prior**2, (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom))
+    variance = max(least**2, (PRIOR_WEIGHT * prior**2 + freedom * own) / (PRIOR_WEIGHT + freedom))
     return float((values[high].min() - usual) / np.sqrt(variance)) if variance > 0 else float("inf")
 
 

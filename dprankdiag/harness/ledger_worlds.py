@@ -180,7 +180,11 @@ def fault_shows(true: LedgerTruth, state: LedgerState | None) -> bool:
         return False
     mine = np.isin(np.arange(state.ranks), true.ranks)
     match true.cause:
-        case "load.requests" | "load.idle":
+        case "load.idle":
+            # Ranks that are left alone drain first; until the last of them has, others hold work as well.
+            held = state.running + state.waiting
+            return bool((held[mine] > 0).all() and (held[~mine] == 0).all())
+        case "load.requests":
             held = state.running + state.waiting
         case "load.context":
             held = state.used

@@ -21,7 +21,7 @@ WINDOW_S = 10.0
 SHORT_S = 4.0
 """The last of them are judged by themselves too: what has just begun fills a short window sooner."""
 
-RAISE_LAST, RAISE_SHARE = 3, 1.0
+RAISE_LAST, RAISE_SHARE = 2, 1.0
 """A rank is named when it was named in so many of so many last moments ..."""
 
 CLEAR_LAST, CLEAR_SHARE = 10, 0.2
@@ -58,6 +58,8 @@ class _Rank:
         recent = list(self.hits)[-RAISE_LAST:]
         if not self.named and len(recent) == RAISE_LAST and sum(recent) >= RAISE_SHARE * RAISE_LAST:
             self.named = True
+            # What came before is not held against it: only moments from now on can clear it.
+            self.hits.extend([True] * CLEAR_LAST)
             self.since_s = at_s if self.first_hit_s is None else self.first_hit_s
         elif self.named and sum(self.hits) <= CLEAR_SHARE * len(self.hits):
             self.named = False
@@ -68,7 +70,7 @@ class _Rank:
 class Tracker:
     """Follows findings from moment to moment.
 
-    A rank is named once three moments in a row name it, and stays named until eight of ten do not; so a verdict
+    A rank is named once two moments in a row name it, and stays named until eight of ten do not; so a verdict
     neither comes from a single moment nor flickers at a threshold.
     """
 

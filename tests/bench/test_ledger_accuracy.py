@@ -1,6 +1,7 @@
 """How right verdicts on ledgers are: on two scrapes of drawn deployments, and poll by poll through hours and onsets.
 
-`DPRANKDIAG_DAYS` says how many simulated days are followed (1 if unset); one takes some minutes.
+Four quarters of an hour of a healthy day are followed: night, morning, peak and evening. `DPRANKDIAG_DAYS` says how
+many whole days to follow in their place; one takes about an hour.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from dprankdiag.harness.ledger_days import DayScore, follow_day
 from dprankdiag.harness.ledger_sampling import sample_ledger, sample_onset
 from dprankdiag.harness.ledger_score import LedgerBoard, score_ledgers
+from dprankdiag.harness.ledger_world import LedgerWorld, Restart
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, day_world, ledger_truths, simulate_ledger
 from tests.bench.accuracy import Mark, write_accuracy
 from tests.ledger_runs import Watcher, read_numbers
@@ -21,6 +24,7 @@ from tests.ledger_runs import Watcher, read_numbers
 pytestmark = pytest.mark.bench
 
 DRAWN, ONSETS = 120, 28
+QUARTERS = (3.0, 9.0, 15.0, 21.0)
 EXPECTED_MARKS = 9
 CLEAR_GROWTH = 0.1
 SOON_S = 10.0
@@ -58,14 +62,22 @@ def test_two_scrapes_name_what_they_show(board: LedgerBoard, marks: list[Mark]) 
     assert all(mark.holds is not False for mark in marks)
 
 
-def test_healthy_days_pass_without_a_word(marks: list[Mark]) -> None:
-    days = int(os.environ.get("DPRANKDIAG_DAYS", "1"))
-    scores = [follow_day(simulate_ledger(day_world(seed)), (), Watcher(read_numbers)) for seed in range(1, days + 1)]
+def test_healthy_hours_pass_without_a_word(marks: list[Mark]) -> None:
+    days = int(os.environ.get("DPRANKDIAG_DAYS", "0"))
+    worlds = [day_world(seed) for seed in range(1, days + 1)] or [_cut_day(hour) for hour in QUARTERS]
+    scores = [follow_day(simulate_ledger(world), (), Watcher(read_numbers)) for world in worlds]
     print("\n" + "\n".join(score.text() for score in scores))
     found = sum(len(score.false) for score in scores)
-    how = f"{days} × 24 h at one poll a second: a dead night, bursts, a crash, an update to another size, lost polls"
-    marks.append(Mark("false verdicts in simulated days", f"{found} in {days} d", "0", how, found == 0))
+    span = f"{days} d" if days else f"{len(QUARTERS)} × 15 min"
+    how = "at one poll a second: a dead night, bursts, a crash and a restart at another size, lost polls"
+    marks.append(Mark("false verdicts on healthy engines", f"{found} in {span}", "0", how, found == 0))
     assert found == 0
+
+
+def _cut_day(hour: float) -> LedgerWorld:
+    """Cut a quarter of an hour out of a healthy day, with a crash and a restart at another size in it."""
+    restarts = (Restart(300.0, 45.0), Restart(600.0, 60.0, ranks=16))
+    return replace(day_world(1), start_hour=hour, seconds=900.0, restarts=restarts)
 
 
 def test_onsets_are_told_soon_and_for_good(marks: list[Mark]) -> None:

@@ -1,4 +1,4 @@
-"""Findings that last: raised after three moments, cleared after eight of ten, and told by how they came."""
+"""Findings that last: raised after two moments, cleared after eight of ten, and told by how they came."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def named(hits: str) -> list[bool]:
     return [bool(now) for now in follow([found(3)] if mark == "x" else [] for mark in hits)]
 
 
-def test_a_rank_is_named_at_the_third_moment_in_a_row() -> None:
-    assert named("xxxx") == [False, False, True, True]
-    assert not any(named("xx.xx.xx.xx.xx"))
+def test_a_rank_is_named_at_the_second_moment_in_a_row() -> None:
+    assert named("xxx") == [False, True, True]
+    assert not any(named("x.x.x.x.x"))
 
 
 def test_a_named_rank_stays_until_eight_of_ten_moments_do_not_show_it() -> None:
     shown = named("xxx" + "." * 12)
-    assert shown[: 3 + 6] == [False, False] + [True] * 7
+    assert shown[: 3 + 6] == [False] + [True] * 8
     assert not any(shown[10:])
 
 
@@ -212,4 +212,4 @@ def test_a_moment_is_judged_by_the_seconds_before_it() -> None:
 
 def test_hits_are_forgotten_after_as_many_moments_as_are_looked_at() -> None:
     assert CLEAR_LAST >= RAISE_LAST
-    assert not any(named("xx" + "." * CLEAR_LAST + "x"))
+    assert not any(named("x" + "." * CLEAR_LAST + "x"))
