@@ -58,6 +58,15 @@ def test_live_load_is_the_largest_over_the_mean_at_each_moment() -> None:
     assert points.count()["load"] == 5
 
 
+def test_where_only_late_hosts_can_be_seen_uneven_load_is_not_called_harmless() -> None:
+    pairs = np.tile([100.0, 100.0, 100.0, 500.0], 5)
+    points = measure_history(make_history(attention_pairs=pairs, border_wait_ns=np.full(20, 1e5)))
+    assert points.count()["harmless"] == 5
+    names = [annotation.text for annotation in draw_imbalance(points).layout.annotations]
+    assert "<i>uneven load, its cost not seen here</i>" in names
+    assert not [name for name in names if "without waiting" in name]
+
+
 def test_live_load_falls_back_to_what_is_told() -> None:
     absent = np.full(20, np.nan)
     points = measure_history(make_history(attention_pairs=absent))
