@@ -15,7 +15,7 @@ from dprankdiag.pipelines.ledger_history import tabulate_moment
 from dprankdiag.views.words import name_ranks
 
 KEPT_TICKS = 600
-KEPT_ROWS = 200_000
+KEPT_ROWS = 100_000
 """Rows of the history at most: of many ranks fewer ticks are kept, so that memory does not grow with them."""
 
 KEPT_EVENTS = 200
