@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from dprankdiag.analysis.ledger_window import LedgerWindow
@@ -18,9 +20,13 @@ def find_missing(ledger: Ledger, expect_ranks: int | None = None) -> tuple[int, 
     """List ranks that should be there and are not: by what the user or the engine says, else gaps in the numbers."""
     told = expect_ranks or ledger.facts.get("num_dp_ranks")
     count = int(told) if isinstance(told, (int, float)) and told else 0
-    count = min(max(count, max(ledger.ranks, default=-1) + 1), MOST_RANKS)
-    first = min(ledger.ranks, default=0) if not told else 0
-    return tuple(rank for rank in range(first, count) if rank not in ledger.ranks)
+    return list_gaps(ledger.ranks, count, min(ledger.ranks, default=0) if not told else 0)
+
+
+def list_gaps(ranks: Collection[int], count: int, first: int = 0) -> tuple[int, ...]:
+    """List the numbers that are not among ranks, from the first up to a count or the highest rank."""
+    end = min(max(count, max(ranks, default=-1) + 1), MOST_RANKS)
+    return tuple(rank for rank in range(first, end) if rank not in ranks)
 
 
 def find_gone(window: LedgerWindow) -> tuple[int, ...]:

@@ -24,15 +24,12 @@ UNCOUNTED = 4.0
 
 def count_running(window: LedgerWindow, frozen: BoolArray) -> FloatArray | None:
     """Return requests in the running batch, by steps if counted, else by load answers, else by live gauges."""
-    grown = window.growth("load_decode_rows", "load_decode_steps")
-    if grown is not None:
-        steps, rows = window.growth("load_decode_steps"), window.growth("load_decode_rows")
-        live = window.level("load_running_requests")
-        if steps is not None and rows is not None and live is not None:
-            return np.where(steps > 0, rows / np.maximum(steps, 1), live)
     live = window.level("load_running_requests")
     if live is not None:
-        return live
+        steps, rows = window.growth("load_decode_steps"), window.growth("load_decode_rows")
+        if steps is None or rows is None:
+            return live
+        return np.where(steps > 0, rows / np.maximum(steps, 1), live)
     gauge = window.level("running_requests")
     if gauge is None:
         rows = _decode_rows(window)

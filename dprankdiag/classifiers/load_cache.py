@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,14 +51,4 @@ def _with_hits(seen: LedgerView, claim: UntimedClaim) -> UntimedClaim:
     own, usual = float(np.nanmean(seen.hits[load.mask])), float(np.nanmean(seen.hits[~load.mask]))
     text = f"{format_ratio(own)} of its prompt tokens found in the cache, the others {format_ratio(usual)}"
     hits = Evidence("cache_hit_ratio", own, "ratio", text, usual)
-    return UntimedClaim(
-        claim.cause,
-        claim.ranks,
-        claim.who,
-        claim.summary,
-        (*claim.evidence, hits),
-        claim.alternatives,
-        claim.support,
-        claim.span_ns,
-        claim.work_ratio,
-    )
+    return replace(claim, evidence=(*claim.evidence, hits))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_presence import list_gaps
 from dprankdiag.catalog.checks import find_checks
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.collectors.base import Collector
@@ -74,8 +75,8 @@ def list_collectors() -> tuple[tuple[EngineName, Collector], ...]:
     return tuple(sorted(every, key=lambda item: item[1].path != "/metrics"))
 
 
-class EngineDoctor:
-    """Examines engines.
+class Doctor:
+    """Asks over HTTP, with a clock to time the answers by.
 
     Args:
         transport: stands in for the network.
@@ -95,6 +96,10 @@ class EngineDoctor:
     def close(self) -> None:
         """Close all connections."""
         self._fetcher.close()
+
+
+class EngineDoctor(Doctor):
+    """Examines engines."""
 
     def examine(self, targets: Sequence[str]) -> tuple[Checkup, ...]:
         """Ask all targets at once; answers come in their order."""
@@ -163,7 +168,8 @@ def sum_up(target: str, seen: Seen, elsewhere: Collection[int] = ()) -> Checkup:
     shown = [one for one in seen.interfaces if engine is None or one.name.startswith(engine)]
     known: dict[str, Fact] = {**seen.facts, "target": target}
     expected = count_expected_ranks(engine, known)
-    missing = find_missing(sorted({*seen.ranks, *elsewhere}), expected)
+    ranks = {*seen.ranks, *elsewhere}
+    missing = list_gaps(ranks, expected or 0) if ranks else ()
     known |= _derive_facts(engine, shown, seen.answers, known)
     known |= {"ranks_seen": len(seen.ranks), "ranks_missing": len(missing), "missing_ranks": name_numbers(missing)}
     known |= {"ranks": expected or len(seen.ranks)} if expected or seen.ranks else {}
@@ -231,13 +237,6 @@ def _keeps_step(engine: EngineName | None, known: Mapping[str, Fact]) -> bool | 
 def count_expected_ranks(engine: EngineName | None, facts: Mapping[str, Fact]) -> int | None:
     """Count the DP ranks that the configuration announces; None if it is not told."""
     return _as_count(facts.get("data_parallel_size" if engine == "vllm" else "num_dp_ranks"))
-
-
-def find_missing(ranks: Sequence[int], expected: int | None) -> tuple[int, ...]:
-    """List ranks that should be there; where nothing tells how many, those below the highest seen."""
-    if not ranks:
-        return ()
-    return tuple(sorted(set(range(max(expected or 0, ranks[-1] + 1))) - set(ranks)))
 
 
 def list_told_fields(answers: Iterable[LedgerAnswer]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -74,11 +75,12 @@ def _add(claims: Sequence[UntimedClaim], seen: LedgerView, lasting: Sequence[Fin
             yield price_claim(claim, seen)
 
 
-def judge_view(seen: LedgerView) -> tuple[list[UntimedClaim], list[Abstention]]:
-    """Ask every classifier that judges ledgers."""
+@lru_cache(maxsize=8)
+def judge_view(seen: LedgerView) -> tuple[tuple[UntimedClaim, ...], tuple[Abstention, ...]]:
+    """Ask every classifier that judges ledgers; a tick asks for claims first and for abstentions when it is told."""
     said = [item for classifier in BY_LEDGERS for item in classifier.judge_ledger(seen)]
-    claims = [item for item in said if isinstance(item, UntimedClaim)]
-    return claims, [item for item in said if isinstance(item, Abstention)]
+    claims = tuple(item for item in said if isinstance(item, UntimedClaim))
+    return claims, tuple(item for item in said if isinstance(item, Abstention))
 
 
 def price_claim(claim: UntimedClaim, seen: LedgerView) -> Finding:
@@ -216,8 +218,7 @@ def _notes(seen: LedgerView) -> Iterator[str]:
         names = name_numbers(seen.missing)
         yield f"{names}: should be there, told nothing; a missing rank is a suspect, not a healthy one"
     for name, table in (("load answers", "load_running_requests"), ("metrics", "running_requests")):
-        silent = _find_silent(ledger, table)
-        if silent and ledger.facts.get(f"absent:{table}") is None:
+        if silent := _find_silent(ledger, table):
             yield f"{name_numbers(silent)}: no number in the {name}, although other ranks have one"
     if seen.frozen.any():
         frozen = name_numbers(seen.names_of(seen.frozen))

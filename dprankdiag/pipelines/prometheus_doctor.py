@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
 
+from dprankdiag.analysis.ledger_presence import list_gaps
 from dprankdiag.catalog.checks import find_checks, load_families
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.classifiers.base import name_numbers
-from dprankdiag.collectors.http import ACCEPT_JSON, Access, Fetcher, check_target
+from dprankdiag.collectors.http import ACCEPT_JSON, check_target
 from dprankdiag.model.checkup import Checkup, Interface
 from dprankdiag.model.ledgers import EngineName, Fact, NoData
-from dprankdiag.pipelines.engine_doctor import DP_ATTENTION, find_missing, name_status
+from dprankdiag.pipelines.engine_doctor import DP_ATTENTION, Doctor, name_status
 from dprankdiag.pipelines.judgeable import judge_causes
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 SCHEME = "prometheus+"
 INTERFACE = "prometheus-query"
@@ -39,27 +39,8 @@ _UP = "up"
 Row = tuple[Mapping[str, str], float]
 
 
-class PrometheusDoctor:
-    """Examines what Prometheus stores.
-
-    Args:
-        transport: stands in for the network.
-        now: seconds that only grow.
-    """
-
-    def __init__(
-        self,
-        access: Access | None = None,
-        *,
-        transport: httpx.BaseTransport | None = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._fetcher = Fetcher(access, transport=transport)
-        self._now = now
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._fetcher.close()
+class PrometheusDoctor(Doctor):
+    """Examines what Prometheus stores."""
 
     def examine(self, target: str) -> tuple[Checkup, ...]:
         """Ask one Prometheus; one checkup for each job whose series it stores, or one that says what is wrong."""
@@ -131,7 +112,7 @@ def _sum_up(
     seen = tuple(sorted({int(text) for labels in mine if (text := labels.get(_RANK_LABEL[engine], "")).isdigit()}))
     bare = {name.removeprefix(engine)[1:] for name in stored}
     counted = next((value > 0 for labels, value in steps if labels.get("job", "") == job), False)
-    missing = find_missing(seen, None)
+    missing = list_gaps(seen, 0)
     facts: dict[str, Fact] = {
         "engine": engine,
         "stored": True,
