@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.borders import Border, find_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
@@ -77,6 +78,7 @@ class StepGrid:
         layer: `(n_positions,)` ordinal of the gather-scatter pair, -1 before the first attention.
         side: of each position: "pre" (before the gather), "post", "both" or "none".
         beside: how positions hang together where calls run beside work; None where every call stops its ranks.
+        border: what lies before the first position where the hosts meet between steps; None where they do not.
     """
 
     kind: str
@@ -98,6 +100,7 @@ class StepGrid:
     layer: IntArray
     side: tuple[str, ...]
     beside: Beside | None = None
+    border: Border | None = None
 
     @property
     def meetings(self) -> tuple[int, ...]:
@@ -148,6 +151,7 @@ class StepGrid:
             exit=self.exit[rows],
             waits=self.waits[rows],
             beside=None if self.beside is None else self.beside.take(rows),
+            border=None if self.border is None else self.border.take(rows),
         )
 
 
@@ -305,6 +309,18 @@ def _fill(
         _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
         if (event != FULL).any()
         else None,
+        None if kind == "meeting" else _find_border(participations, segments, begin),
+    )
+
+
+def _find_border(
+    participations: Sequence[Participation], segments: Sequence[Segments], begin: IntArray
+) -> Border | None:
+    columns = [begin[:, rank] for rank in range(len(participations))]
+    return find_border(
+        np.stack([part.end_ns[own - 1] for part, own in zip(participations, columns, strict=True)], axis=1),
+        np.stack([member.idle_from_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
+        np.stack([member.idle_until_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
     )
 
 

@@ -39,6 +39,8 @@ class Segments:
         prefill, decode: `(n,)` attention rows of that phase.
         attention_names: `(n,)` bit k stands for attention rows of phase k, so that steps of other names are told apart.
         in_graph: `(n,)` rows launched by a CUDA graph.
+        idle_from_ns, idle_until_ns: `(n,)` time in which nothing runs, where it is usually longest; both the arrival if
+            there is none.
     """
 
     arrival_ns: IntArray
@@ -56,6 +58,8 @@ class Segments:
     attention_names: IntArray
     in_graph: CountArray
     has_launches: bool
+    idle_from_ns: IntArray
+    idle_until_ns: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ def cut_segments(
     edges = _find_edges(begin, arrival_ns, "left")
     del begin
     family, phase = lane.family[work], lane.phase[work]
+    content = _sum_between(_CONTENT[family], edges)
     is_attention = (family == FAMILY_CODE["attention"]) | (family == FAMILY_CODE["kv_write"])
     return Segments(
         arrival_ns,
@@ -135,14 +140,44 @@ def cut_segments(
         _sum_between(busy * _is_among(lane.key[work], probe_keys), edges),
         _sum_between(lost, edges) if contention else np.zeros(len(arrival_ns), np.int64),
         host_ns,
-        _sum_between(_CONTENT[family], edges),
+        content,
         _count_between(family == FAMILY_CODE["sampling"], edges),
         _count_between(phase == 1, edges),
         _count_between(phase == 2, edges),
         _gather_bits(phase, edges),
         _count_between(lane.in_graph[work], edges),
         lane.launch_ns is not None,
+        *_find_idle(lane, arrival_ns, content),
     )
+
+
+def _find_idle(lane: Lane, arrival_ns: IntArray, content: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the time in which no row of the lane runs before each meeting, where it is usually longest: start and end.
+
+    Segments of equal content have it before the same row, so that a stall elsewhere is not taken for it.
+    """
+    edges = _find_edges(lane.start_ns, arrival_ns, "right")
+    filled = np.flatnonzero(edges[1:] > edges[:-1])
+    first, until = arrival_ns.copy(), arrival_ns.copy()
+    if not len(filled):
+        return first, until
+    ready = running_end(lane.end_ns)
+    ready[0] = lane.start_ns[0]
+    gap = (lane.start_ns - ready)[: edges[-1]]
+    begin = edges[:-1][filled]
+    longest = np.maximum.reduceat(gap, begin)
+    places = np.flatnonzero(gap == np.repeat(longest, np.diff(edges)[filled]))
+    row = places[np.searchsorted(places, begin)] - begin
+    _, kind = np.unique(content[filled], return_inverse=True)
+    width = int(row.max()) + 1
+    votes, counts = np.unique(kind * width + row, return_counts=True)
+    usual = np.zeros(int(kind.max()) + 1, np.int64)
+    order = np.argsort(counts, kind="stable")
+    usual[votes[order] // width] = votes[order] % width
+    place = np.minimum(begin + usual[kind], edges[1:][filled] - 1)
+    idle = gap[place] > 0
+    first[filled[idle]], until[filled[idle]] = ready[place[idle]], lane.start_ns[place[idle]]
+    return first, until
 
 
 def _measure_host(lane: Lane, arrival_ns: IntArray) -> IntArray:

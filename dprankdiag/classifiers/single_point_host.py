@@ -14,18 +14,17 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
 from dprankdiag.classifiers.base import (
-    lift_off,
     members,
     name_culprits,
     name_numbers,
     period_of,
     ranks_of,
-    scale,
     show_culprits,
     unseen_member,
     when_of,
     who_of,
 )
+from dprankdiag.classifiers.idle_time import undo_lateness, undo_stalls
 from dprankdiag.classifiers.ledgers import show_s, sureness
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
@@ -82,7 +81,6 @@ class SinglePointHost:
         expected = np.median(peer_median(idle), axis=0)
         for standout in skews.stalls:
             ranks, marks = members(standout.mask), standout.marks
-            factor = np.where(marks, np.minimum(expected[None, :] / np.maximum(idle, 1.0), 1.0), 1.0)
             stalls = idle[marks]
             typical, usual = float(np.median(stalls)), float(np.mean(expected[list(ranks)]))
             longest = f"longest {format_ns(float(stalls.max()))}"
@@ -104,21 +102,21 @@ class SinglePointHost:
                 f"{name_culprits(seen, standout)}: the host stalls {_times(stalls)}",
                 tuple(evidence),
                 _ALTERNATIVES,
-                (scale(seen, component, factor),),
+                (undo_stalls(seen, component, marks),),
                 standout.support,
                 basis,
                 period_ns=period_of(seen, standout),
             )
 
     def _judge_steady(self, seen: Observations, skews: Skews) -> Iterator[Claim]:
-        component, idle, basis = _idle(seen)
+        component, _, basis = _idle(seen)
+        stalled = np.zeros((seen.n_steps, seen.n_ranks), bool)
+        for stall in skews.stalls:
+            stalled |= stall.marks
         for standout in skews.host:
             ranks = members(standout.mask)
             steps = standout.steps
             late = float(np.mean(standout.levels[standout.mask]))
-            factor = lift_off(idle, standout)
-            for stall in skews.stalls:
-                factor[stall.marks] = 1.0
             evidence = [
                 Evidence(
                     "idle_before_launch_ns",
@@ -140,7 +138,7 @@ class SinglePointHost:
                 f"{seen.names_of(ranks)}{turns}: the host launches late, {format_ns(late - standout.centre)} a step",
                 tuple(evidence),
                 _ALTERNATIVES,
-                (scale(seen, component, factor),),
+                (undo_lateness(seen, component, standout, stalled),),
                 standout.support,
                 basis,
                 spread_ns=standout.spread,

@@ -1,8 +1,9 @@
 """Replay the measured step graph with claims undone, and share the lost time among them.
 
 The graph is max-plus: a collective ends at the group's last arrival plus its transfer, a rank leaves it with the exit
-lateness it was measured to have, and reaches its next meeting after its own segment. Where a collective runs beside the
-rank's work, the rank goes on at once and stands still only where its work needs the result.
+lateness it was measured to have, and reaches its next meeting after its own segment. Where the hosts meet between
+steps, nobody goes on before the last has come there. Where a collective runs beside the rank's work, the rank goes on
+at once and stands still only where its work needs the result.
 
 Source: a collective that ends at max(start) + transfer, as in Lin et al., "Understanding Stragglers in Large Model
 Training Using What-if Analysis" (OSDI 2025); sharing by Shapley, "A Value for n-Person Games" (1953).
@@ -18,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.borders import Border
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.participations import FORK, FULL, JOIN
 from dprankdiag.model.claims import BoolArray, Claim, Undo
+from dprankdiag.model.results import WORK
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -64,7 +67,8 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
         exit_ns, entry = _scale_exit(grid, exit_ns, entry, scale["exit"])
     if "transfer" in scale:
         transfer = transfer * scale["transfer"]
-    return run_steps(grid, np.maximum(_scale_segment(grid, scale), 0.0), transfer, exit_ns, entry)
+    segment = np.maximum(_scale_segment(grid, scale), 0.0)
+    return run_steps(grid, segment, transfer, exit_ns, entry, _scale_tail(grid, scale))
 
 
 def _join_factors(undos: Sequence[tuple[str, FloatArray]]) -> dict[str, FloatArray]:
@@ -84,6 +88,19 @@ def _scale_segment(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArra
     return segment
 
 
+def _scale_tail(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray | None:
+    """Scale what ranks do before the hosts meet as the work of the first segment, `(n_steps, n_ranks)`."""
+    if grid.border is None:
+        return None
+    work = sum((grid.components[name][:, 0] for name in WORK), np.zeros(1))
+    change = sum(
+        (grid.components[name][:, 0] * (np.broadcast_to(factor, grid.segment.shape)[:, 0] - 1.0))
+        for name, factor in scale.items()
+        if name in WORK
+    )
+    return np.asarray(grid.border.tail * np.maximum(1.0 + change / np.maximum(work, 1.0), 0.0))
+
+
 def _scale_exit(
     grid: StepGrid, exit_ns: FloatArray, entry: FloatArray, factor: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -95,13 +112,19 @@ def _scale_exit(
 
 
 def run_steps(
-    grid: StepGrid, segment: FloatArray, transfer: FloatArray, exit_ns: FloatArray, entry: FloatArray
+    grid: StepGrid,
+    segment: FloatArray,
+    transfer: FloatArray,
+    exit_ns: FloatArray,
+    entry: FloatArray,
+    tail: FloatArray | None = None,
 ) -> FloatArray:
     """Run the max-plus recursion over the positions of a grid.
 
     Args:
         segment, transfer, exit_ns: `(n_steps, n_positions, n_ranks)`.
         entry: `(n_steps, n_ranks)`.
+        tail: what each rank does before the hosts meet, `(n_steps, n_ranks)`, where they do: as measured if not given.
     """
     ready = entry
     end = ready
@@ -115,6 +138,8 @@ def run_steps(
             change = np.clip(running - ready, 0, here) - beside.beside_ns[:, position]
             here = np.maximum(here + change * beside.burden[:, position], 0.0)
         reach = ready + here
+        if position == 0 and grid.border is not None:
+            reach = _pass_border(grid.border, reach, entry + (grid.border.tail if tail is None else tail))
         event = FULL if beside is None else int(beside.event[position])
         if beside is not None and event == JOIN:
             partner = int(beside.partner[position])
@@ -132,6 +157,12 @@ def run_steps(
         stands = grid.waits[:, position]
         ready = np.where(stands, end + exit_ns[:, position], reach + grid.own_transfer[:, position])
     return np.asarray(end.max(axis=1))
+
+
+def _pass_border(border: Border, reach: FloatArray, done: FloatArray) -> FloatArray:
+    """Let every rank stand idle at the border of steps until the last has come there."""
+    slack = done.max(axis=1, keepdims=True) - done
+    return np.asarray(reach + slack - border.slack)
 
 
 def _find_last(arrival: FloatArray, group: IntArray) -> FloatArray:

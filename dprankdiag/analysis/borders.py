@@ -1,0 +1,92 @@
+"""Find whether the hosts meet between two steps: each GPU then stands idle until the last of them is done.
+
+No row of a GPU trace shows such a meeting. It shows in when the GPUs go on: whoever is done early with the step before
+stands idle for as much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dprankdiag.analysis.statistics import FloatArray, robust_sd
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+FEWEST_RANKS = 4
+"""Levels of fewer ranks leave nothing to tell by how far they scatter."""
+
+TOLD_APART = 3.0
+"""Standard errors by which the slope must lie nearer to that of a meeting, 1, than to that of hosts alone, 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What lies before the first meeting of each step where the hosts meet in between; `(n_steps, n_ranks)`, ns.
+
+    Attributes:
+        tail: from leaving the last meeting of the step before to the start of the idle time between the steps.
+        slack: how much earlier than the last rank's that idle time begins.
+    """
+
+    tail: IntArray
+    slack: IntArray
+
+    def take(self, rows: IntArray) -> Border:
+        """Return what belongs to some of the steps."""
+        return replace(self, tail=self.tail[rows], slack=self.slack[rows])
+
+
+def find_border(left_ns: IntArray, idle_from_ns: IntArray, idle_until_ns: IntArray) -> Border | None:
+    """Tell whether the hosts meet between the steps, and what each rank does until then.
+
+    Args:
+        left_ns: `(n_steps, n_ranks)` when each rank leaves the last meeting of the step before.
+        idle_from_ns, idle_until_ns: its idle time before the first meeting, likewise.
+
+    Returns:
+        None if hosts do not meet, or if it cannot be told.
+    """
+    slack = idle_from_ns.max(axis=1, keepdims=True) - idle_from_ns
+    idle = idle_until_ns - idle_from_ns
+    slope, error = _weigh([_fit_slope(*pair) for pair in _split(slack.astype(np.float64), idle.astype(np.float64))])
+    if abs(slope - 1.0) > TOLD_APART * error + 0.2 or slope - TOLD_APART * error < 0.5:
+        return None
+    return Border(idle_from_ns - left_ns, slack)
+
+
+def _split(slack: FloatArray, idle: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Split into what varies within the ranks and, of enough ranks, what their levels differ by.
+
+    What all hosts have in common in a step is taken out of both.
+    """
+    levels = np.median(slack, axis=0), np.median(idle, axis=0)
+    within = [values - level for values, level in zip((slack, idle), levels, strict=True)]
+    yield within[0] - within[0].mean(axis=1, keepdims=True), within[1] - within[1].mean(axis=1, keepdims=True)
+    if slack.shape[1] >= FEWEST_RANKS:
+        yield levels[0] - levels[0].mean(), levels[1] - levels[1].mean()
+
+
+def _fit_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Fit a line through the origin, far samples drawn in; the slope and its standard error."""
+    slope, error = min((0.0, 1.0), key=lambda start: float(robust_sd(y - start * x))), np.inf
+    for _ in range(8):
+        rest = y - slope * x
+        scale = max(float(robust_sd(rest)), 1.0)
+        weight = np.minimum(1.0, 2.0 * scale / np.maximum(np.abs(rest), 1e-9))
+        base = float((weight * x * x).sum())
+        if base <= 0:
+            return 0.0, np.inf
+        slope, error = float((weight * x * y).sum()) / base, scale / np.sqrt(base)
+    return slope, error
+
+
+def _weigh(fits: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Average slopes by their precision."""
+    precision = np.array([error**-2.0 for _, error in fits])
+    if not precision.sum():
+        return 0.0, np.inf
+    return float(np.average([slope for slope, _ in fits], weights=precision)), float(precision.sum() ** -0.5)
