@@ -16,7 +16,7 @@ import shlex
 from contextlib import ExitStack
 from typing import Any
 
-from dprankdiag.cli.dashboard import command, open_dashboard
+from dprankdiag.cli.dashboard import command, open_dashboard, read_entrance
 
 
 def make_application(arguments: str | None = None) -> Any:
@@ -29,4 +29,4 @@ def make_application(arguments: str | None = None) -> Any:
     context = command.make_context("dashboard", shlex.split(told))
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(open_dashboard(context)).server
+    return stack.enter_context(open_dashboard(context, read_entrance(context))).server

@@ -9,6 +9,8 @@ def format_ns(duration_ns: int | float | None) -> str:
     """Write a duration with three significant digits in the unit that suits it; ``-`` if absent."""
     if duration_ns is None:
         return "-"
+    if duration_ns == 0:
+        return "0 s"
     size = abs(duration_ns)
     if size >= 100 * NS_PER_MS:
         return f"{_three(duration_ns / NS_PER_S)} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,8 @@ def check_exists(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(f"not a usable path ({getattr(error, 'strerror', error)})", where=str(path)) from error
     if not found:
-        raise UsageError("no such file or folder", where=str(path))
+        there = next(parent for parent in path.absolute().parents if parent.is_dir())
+        raise UsageError("no such file or folder", where=str(path), mend=f"ls -a {shlex.quote(str(there))}")
 
 
 def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:

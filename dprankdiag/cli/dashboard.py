@@ -16,7 +16,7 @@ from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import check_exists
 from dprankdiag.cli.base import ANSWERED, Doors, open_doors
 from dprankdiag.cli.signals import stop_on_signal
-from dprankdiag.cli.targets import FILE, access_options, check_once, check_variable_name, read_access
+from dprankdiag.cli.targets import FILE, access_options, check_once, check_variable_name, choose_window, read_access
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import UsageError
 
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from dash import Dash
 
     from dprankdiag.dashboard.provider import Provider
+    from dprankdiag.dashboard.security import Entrance
 
 _TARGET = re.compile(r"[a-z][a-z0-9+.-]*://|shm:", re.IGNORECASE)
 """How a target begins, as opposed to a file."""
+
+_PLACE = re.compile(r"[\w.-]+:\d+", re.ASCII)
+"""A host and its port, as a target is written that lacks its beginning."""
 
 PORT = 8050
 _CHECK_S = 3600.0
@@ -57,11 +61,14 @@ def command(context: click.Context, /, **given: Any) -> int:
     addresses of running engines as for watch, which are then judged tick by tick. Without any, the recording in the
     package is shown. The dashboard is served to this machine alone and ends with Ctrl-C.
     """
-    from dprankdiag.dashboard.serve import serve
+    from dprankdiag.dashboard.serve import listen, serve
 
+    # Where it cannot listen it says so before a large recording is read.
+    entrance = read_entrance(context)
     with (
-        open_dashboard(context) as app,
-        serve(app, given["host"], given["port"]) as address,
+        listen(given["host"], given["port"]) as place,
+        open_dashboard(context, entrance) as app,
+        serve(app, place) as address,
         stop_on_signal() as wait,
     ):
         write_error(f"dashboard at {address} (Ctrl-C ends it)", prefix="")
@@ -74,20 +81,29 @@ def command(context: click.Context, /, **given: Any) -> int:
     return ANSWERED
 
 
-@contextmanager
-def open_dashboard(context: click.Context) -> Iterator[Dash]:
-    """Give the application that a command line asks for; engines are asked until the block ends.
+def read_entrance(context: click.Context) -> Entrance:
+    """Decide who is let in, as a command line says.
 
     Raises:
-        UsageError: others could reach it who shall not, or what is to be shown is not there.
+        UsageError: others could reach it who shall not.
     """
-    from dprankdiag.dashboard.app import create_app
     from dprankdiag.dashboard.security import open_entrance
 
     given = context.params
     token = _read_view_token(given)
-    entrance = open_entrance(given["host"], allow_remote=given["allow_remote"], token=token, names=given["names"])
-    with _open_provider(given, open_doors(context)) as provider:
+    return open_entrance(given["host"], allow_remote=given["allow_remote"], token=token, names=given["names"])
+
+
+@contextmanager
+def open_dashboard(context: click.Context, entrance: Entrance) -> Iterator[Dash]:
+    """Give the application that a command line asks for; engines are asked until the block ends.
+
+    Raises:
+        UsageError: what is to be shown is not there.
+    """
+    from dprankdiag.dashboard.app import create_app
+
+    with _open_provider(context.params, open_doors(context)) as provider:
         yield create_app(provider, entrance)
 
 
@@ -121,12 +137,11 @@ def _open_provider(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
 def _open_live(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
     from dprankdiag.collectors.http import hide_credentials
     from dprankdiag.dashboard.provider import LiveProvider
-    from dprankdiag.pipelines.tracking import WINDOW_S
     from dprankdiag.pipelines.watch import Watcher
 
     targets = check_once(given["targets"])
     interval_s: float = given["interval_s"]
-    watcher = Watcher(given["window_s"] or max(WINDOW_S, 3 * interval_s), given["expect_ranks"])
+    watcher = Watcher(choose_window(given["window_s"], interval_s), given["expect_ranks"])
     with ExitStack() as stack:
         asker = stack.enter_context(closing(doors.open_poller(targets, read_access(given))))
         extras: dict[str, Any] = {}
@@ -154,6 +169,9 @@ def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tupl
     from dprankdiag.store.bundle import is_bundle, load_bundle
 
     for path in paths:
+        if _PLACE.fullmatch(str(path)) and not path.exists():
+            mend = f"of a running engine name the address: http://{path}"
+            raise UsageError("no such file or folder", where=str(path), mend=mend)
         check_exists(split_named(path).path)
     if is_bundle(paths[0]):
         if len(paths) > 1:

@@ -80,6 +80,20 @@ def check_variable_name(option: str, variable: str | None) -> str | None:
     return variable
 
 
+def choose_window(window_s: float | None, interval_s: float) -> float:
+    """Choose the time that is judged together, s.
+
+    Raises:
+        UsageError: it would never hold two answers.
+    """
+    from dprankdiag.pipelines.tracking import WINDOW_S
+
+    if window_s is not None and window_s < interval_s:
+        mend = "give it three intervals or more, or leave it out"
+        raise UsageError("shorter than --interval, so that nothing is seen to change", where="--window", mend=mend)
+    return window_s or max(WINDOW_S, 3 * interval_s)
+
+
 def check_once(targets: Sequence[str]) -> tuple[str, ...]:
     """Check that no target is given twice.
 

@@ -16,7 +16,7 @@ from dprankdiag.cli.analyze import meets_condition
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, open_doors
 from dprankdiag.cli.exporter import read_address, serve_metrics
 from dprankdiag.cli.signals import stop_on_signal
-from dprankdiag.cli.targets import FILE, check_once, read_access, target_options
+from dprankdiag.cli.targets import FILE, check_once, choose_window, read_access, target_options
 from dprankdiag.cli.terminal import find_width, is_terminal, wants_color, write_error, write_result
 from dprankdiag.errors import InputError
 from dprankdiag.views.base import load_view
@@ -130,11 +130,10 @@ def _watch(
     export: Export,
 ) -> int:
     from dprankdiag.pipelines.ticks import run_ticks
-    from dprankdiag.pipelines.tracking import WINDOW_S
     from dprankdiag.pipelines.watch import Watcher
 
     interval_s: float = given["interval_s"]
-    watcher = Watcher(given["window_s"] or max(WINDOW_S, 3 * interval_s), given["expect_ranks"])
+    watcher = Watcher(choose_window(given["window_s"], interval_s), given["expect_ranks"])
     show = _choose_show(given)
     reached = False
     for _ in run_ticks(interval_s, wait, duration_s=given["duration_s"]):

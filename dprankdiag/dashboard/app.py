@@ -12,7 +12,7 @@ from dprankdiag import __version__
 from dprankdiag.dashboard.downloads import add_downloads
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
-from dprankdiag.dashboard.pages.base import show_words_of
+from dprankdiag.dashboard.pages.base import show_advice, show_words_of
 from dprankdiag.dashboard.pages.waiting import find_longest
 from dprankdiag.dashboard.parts import Id, take_apart
 from dprankdiag.dashboard.places import Place, read_place, write_address
@@ -26,6 +26,8 @@ TITLE = "dprankdiag"
 SHORTEST_PERIOD_S = 1.0
 FEWEST_LATE_S, LATE_PERIODS = 5.0, 4.0
 """Numbers are marked as late after so many seconds and so many periods without new ones."""
+
+ASK_WHY = show_advice("dprankdiag doctor TARGET says what is missing and how to get it.")
 
 MOST_BYTES = 2**20
 """What a browser may send at once; it only ever says what it looks at."""
@@ -226,7 +228,7 @@ def _show_trouble(snapshot: Snapshot) -> list[Any]:
     if snapshot.trouble:
         parts.append(html.P([html.Strong("Nothing new comes. "), snapshot.trouble], role="alert", className="trouble"))
     if items:
-        parts.append(html.Div([html.Strong("No data from:"), html.Ul(items)], className="trouble"))
+        parts.append(html.Div([html.Strong("No data from:"), html.Ul(items), html.P(ASK_WHY)], className="trouble"))
     return parts
 
 

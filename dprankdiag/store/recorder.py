@@ -221,7 +221,8 @@ def _lock_file(path: Path) -> tuple[int | None, bool]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        raise UsageError(f"cannot be written ({error.strerror or error})", where=str(path)) from error
+        mend = "name a file in a folder that is there and can be written"
+        raise UsageError(f"cannot be written ({error.strerror or error})", where=str(path), mend=mend) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         size, head = os.fstat(descriptor).st_size, os.pread(descriptor, HEAD_BYTES, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 COLUMNS = {
@@ -50,6 +51,11 @@ def analyze(path: Path) -> list[str]:
 def show_help() -> list[str]:
     """Show the help."""
     return [_TOOL, "--help"]
+
+
+def show_dashboard(targets: Sequence[str]) -> list[str]:
+    """Serve the dashboard of running engines on a free port."""
+    return [_TOOL, "dashboard", *targets, "--port", "0"]
 
 
 def scan(path: Path) -> list[str]:

@@ -109,27 +109,36 @@ def test_a_token_on_the_command_line_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["nowhere.sqlite"], "no such file or folder"),
+        ([ROOT / "nowhere" / "a.sqlite"], f"no such file or folder; ls -a {ROOT}\n"),
+        (["127.0.0.1:30000"], "of a running engine name the address: http://127.0.0.1:30000"),
         ([EXAMPLE, "http://127.0.0.1:1"], "cannot be shown together"),
         (["http://127.0.0.1:1", "http://127.0.0.1:1"], "named twice"),
         ([EXAMPLE, "-o", "x.dprec"], "-o: keeps what running engines tell"),
+        (["http://127.0.0.1:1", "-o", "/nowhere/x.dprec"], "name a file in a folder that is there"),
+        (["http://127.0.0.1:1", "--window", "1", "--interval", "5"], "--window: shorter than --interval"),
         ([EXAMPLE, "--port", "70000"], "--port"),
+        ([EXAMPLE, "--host", "192.0.2.1", "--allow-remote"], "--host takes an address of this machine"),
+        ([EXAMPLE, "--host", "no-name.invalid", "--allow-remote"], "--host takes an address of this machine"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_a_line(arguments: list[object], told: str) -> None:
-    result = run(*arguments)
+def test_what_cannot_be_shown_is_refused_in_a_line(
+    arguments: list[object], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIEW", SECRET)
+    result = run(*arguments, "--view-token-env", "VIEW")
     assert result.exit_code == 2
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_a_taken_port_is_said_so() -> None:
+def test_a_taken_port_is_said_so_before_anything_is_read() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        result = run(EXAMPLE, "--port", taken.getsockname()[1])
+        result = run("nowhere.sqlite", "--port", taken.getsockname()[1])
     assert result.exit_code == 2
-    assert "--port" in result.stderr
+    assert "(Address already in use); choose another with --port; 0 takes a free one" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_wsgi_entry_takes_the_same_words_as_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

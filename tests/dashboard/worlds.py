@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 
+from dprankdiag.dashboard.provider import LiveProvider, Snapshot
+from dprankdiag.harness.fake_engine import FakeEngine
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, LedgerFault, simulate_ledger
+from dprankdiag.pipelines.poll import Poller
+from dprankdiag.pipelines.watch import Watcher
+from dprankdiag.units import NS_PER_S
 
 BEGINS_S, ENDS_S, SECONDS = 20, 45, 90
 LATE_RANK = 6
@@ -22,3 +30,43 @@ def list_bodies() -> dict[str, list[bytes]]:
         for name, body in tick.pages.items():
             bodies[PATHS[name]].append(body)
     return bodies
+
+
+@dataclass
+class Stage:
+    """A running engine whose seconds pass one by one, as whoever looks at it says."""
+
+    engine: FakeEngine
+    provider: LiveProvider
+    seconds: int = 0
+
+    def pass_until(self, is_reached: Callable[[Snapshot], bool], *, most_s: int) -> Snapshot:
+        """Let seconds pass until what is shown is so; fails after so many."""
+        for _ in range(most_s):
+            self.seconds += 1
+            self.provider.tick()
+            last = self.provider.latest()
+            assert last is not None
+            if is_reached(last):
+                return last
+        raise AssertionError(f"not after {most_s} s")
+
+
+@contextmanager
+def set_stage() -> Iterator[Stage]:
+    """Run an engine of which no second has passed."""
+    start_ns = time.time_ns()
+
+    def moment() -> int:
+        return start_ns + stage.seconds * NS_PER_S
+
+    bodies = {path: list(texts) for path, texts in list_bodies().items()}
+    with FakeEngine(bodies) as engine, Poller([engine.url], clock=moment) as poller:
+        provider = LiveProvider(engine.url, poller, Watcher(), interval_s=1.0, moment=moment)
+        stage = Stage(engine, provider)
+        yield stage
+
+
+def names_cause(snapshot: Snapshot) -> bool:
+    """Tell whether the late host is found."""
+    return any(finding.cause == "single_point.host" for finding in snapshot.diagnosis.findings)

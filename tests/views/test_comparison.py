@@ -71,7 +71,7 @@ def test_the_verdict_comes_first(format_name: str) -> None:
 def test_the_page_says_what_the_step_consists_of_and_the_parts_add_up() -> None:
     page = render(builders.comparison(), "text", width=120)
     parts = page.split("consists of\n")[1].split("\n\n")[0]
-    assert re.search(r"load\.context +6\.30 ms +0 ns +-6\.30 ms\n", parts)
+    assert re.search(r"load\.context +6\.30 ms +0 s +-6\.30 ms\n", parts)
     assert re.search(r"step +30\.0 ms +23\.7 ms +-6\.30 ms$", parts)
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_POINTS = 2000
+AWAY_PX = 4
+"""Names of quadrants keep so far from the axes and their numbers."""
+
 WAIT_BOUND = 0.03
 """Share of the time from which a loss is a warning."""
 
@@ -160,13 +163,17 @@ def draw_imbalance(points: Imbalance) -> Figure:
     title = (
         "attention of the busiest rank beyond the mean (% of the step)" if points.is_share else "largest load over mean"
     )
-    corners = {"even": (0, 0), "load": (1, 1), "other": (0, 1), "harmless": (1, 0)}
+    corners = {"load": (1, 1), "other": (0, 1), "harmless": (1, 0)}
+    names = [_name_corner(points.quadrants[name], *corner) for name, corner in corners.items()]
+    # Under the rising line, which leaves from the corner itself.
+    even = {"x": bound, "xref": "x", "xanchor": "right", "xshift": -AWAY_PX}
+    names.append({**_name_corner(points.quadrants["even"], 0, 0), **even})
     return make_figure(
         [trace],
         440,
         showlegend=False,
         shapes=lines,
-        annotations=[_name_corner(points.quadrants[name], *corner) for name, corner in corners.items()],
+        annotations=names,
         xaxis={"title": {"text": title}, "range": [left, right], "zeroline": False, "automargin": True},
         yaxis={
             "title": {"text": f"mean wait{'' if points.is_share else ' at borders'} (% of the step)"},
@@ -184,7 +191,8 @@ def _draw_line(**ends: float) -> dict[str, Any]:
 def _name_corner(text: str, x: int, y: int) -> dict[str, Any]:
     sides = ("left" if x == 0 else "right"), ("bottom" if y == 0 else "top")
     place = {"x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": sides[0], "yanchor": sides[1]}
-    return {"text": f"<i>{text}</i>", "showarrow": False, **place}
+    shift = {"xshift": AWAY_PX if x == 0 else -AWAY_PX, "yshift": AWAY_PX if y == 0 else -AWAY_PX}
+    return {"text": f"<i>{text}</i>", "showarrow": False, **place, **shift}
 
 
 def _write_times(at_ns: np.ndarray[Any, Any]) -> list[str]:
