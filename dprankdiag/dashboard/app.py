@@ -13,6 +13,7 @@ from dprankdiag.dashboard.downloads import add_downloads
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
 from dprankdiag.dashboard.pages.base import show_words_of
+from dprankdiag.dashboard.pages.timeline import MEETINGS
 from dprankdiag.dashboard.pages.waiting import find_longest
 from dprankdiag.dashboard.parts import Id, take_apart
 from dprankdiag.dashboard.places import Place, read_place, write_address
@@ -236,14 +237,29 @@ def _show_unknown(place: Place) -> list[Any]:
 
 
 def find_clicked(snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, str]]) -> str | None:
-    """Find the address of the step that was clicked on a heat map of waits; of a column, its longest step."""
+    """Find the address of the step that was clicked on a heat map of waits, or of the meeting clicked in a step.
+
+    Of a column of several steps the longest is meant.
+    """
     for click, graph in zip(clicks, graphs, strict=True):
-        subject, _, group = graph["key"].partition("-")
-        if snapshot is not None and subject == "waits" and click and click.get("points"):
-            point = click["points"][0]
-            step, rank = find_longest(snapshot, int(group), int(point["x"])), str(point.get("y", ""))
-            return write_address(Place("/timeline", int(group), step, int(rank) if rank.isdigit() else None))
+        subject, _, where = graph["key"].partition("-")
+        if snapshot is None or not click or not click.get("points"):
+            continue
+        point = click["points"][0]
+        if subject == MEETINGS and (meeting := _read_meeting(point)) is not None:
+            group, _, step = where.partition("-")
+            return write_address(Place("/timeline", int(group), int(step), meeting=meeting))
+        if subject == "waits":
+            longest, rank = find_longest(snapshot, int(where), int(point["x"])), str(point.get("y", ""))
+            return write_address(Place("/timeline", int(where), longest, int(rank) if rank.isdigit() else None))
     return None
+
+
+def _read_meeting(point: dict[str, Any]) -> int | None:
+    """Read the meeting's position that a figure of a step tells of what was clicked: alone, or after its words."""
+    told = point.get("customdata")
+    position = told[-1] if isinstance(told, list) and told else told
+    return position if isinstance(position, int) and position >= 0 else None
 
 
 def find_typed(step: int | None, shown: dict[str, int] | None) -> str | None:

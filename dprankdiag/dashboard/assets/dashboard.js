@@ -33,7 +33,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     const body = make("tbody");
     for (const row of table.rows) {
       const line = make("tr");
-      row.forEach((cell, index) => line.append(make("td", cell, kinds[index])));
+      row.forEach((cell, index) => {
+        // A cell is a text, or a text and what hovering over it shows.
+        const [text, title] = Array.isArray(cell) ? cell : [cell];
+        line.append(make("td", text, title ? { title, ...kinds[index] } : kinds[index]));
+      });
       body.append(line);
     }
     const thead = make("thead");
