@@ -9,7 +9,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from dprankdiag.dashboard.elements import show_table
-from dprankdiag.dashboard.pages.base import Elements, show_graph, show_missing
+from dprankdiag.dashboard.pages.base import Elements, show_advice, show_graph, show_missing
 from dprankdiag.dashboard.places import Place, write_address
 from dprankdiag.dashboard.provider import FullStep
 from dprankdiag.model.results import REPLAY_FAMILY
@@ -38,7 +38,7 @@ NOT_SAVED = (
 )
 WHOLE_GRAPHS = (
     "CUDA graphs were recorded as a whole: what runs inside one is not visible, so a replay is one bar. "
-    f"{RECORD} records their kernels."
+    f"To see their kernels record with {RECORD}."
 )
 MEANINGS = {
     "kernel": "Name as recorded, shortened; the whole name shows over it.",
@@ -67,7 +67,7 @@ def show_kernels(full: FullStep, place: Place, group: Group, step: int, names: M
     here = Place("/timeline", group.number, step, place.rank)
     parts.append(_show_choice(here, positions, chosen, longest, names))
     if REPLAY_FAMILY in full.kernels["family"]:
-        parts.append(html.P(WHOLE_GRAPHS))
+        parts.append(html.P(show_advice(WHOLE_GRAPHS)))
     named = group.named | ({place.rank} if place.rank is not None else set())
     order = order_ranks(meeting, full.kernels, named)
     differences = compare_segment(full.kernels, meeting)
@@ -112,7 +112,7 @@ def _show_choice(here: Place, positions: list[int], chosen: int, longest: int, n
 
 
 def _describe_shown(shown: Shown, meeting: Meeting, kernels: Columns, names: Mapping[int, str]) -> str:
-    says = f"From the meeting before to {_name(names, meeting.awaited)}. "
+    says = f"From the meeting before of all these ranks to {_name(names, meeting.awaited)}. "
     if meeting.awaited != meeting.position:
         says += f"Work at {_name(names, meeting.position)} needs that call, which ran beside it. "
     says += f"The longest wait here is {format_ns(meeting.wait_ns)}."

@@ -23,14 +23,16 @@ MOST_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """One meeting of a step, and the segment before it of each member.
+    """One meeting of a step, and what each member does from the meeting before at which all of them met.
 
     Attributes:
         position: the meeting chosen.
         awaited: position of the meeting that is waited for: of work that needs a call beside it, that call.
         late: the rank that comes last; where that is not known, the one whose segment ends last.
         is_known: whether the last to come is known.
-        here: rows of `model.results.WORST_MEETINGS` of the members at `awaited`, sorted by rank.
+        here: rows of `model.results.WORST_MEETINGS` of the members at `awaited`, sorted by rank; start_ns is the end of
+            the meeting before at which all of them met.
+        between: rows of the members from there on, in order: meetings of some of them, then `here`.
         wait_ns: longest wait at the meeting chosen.
     """
 
@@ -39,6 +41,7 @@ class Meeting:
     late: int
     is_known: bool
     here: Columns
+    between: Columns
     wait_ns: int
 
     @property
@@ -50,7 +53,7 @@ class Meeting:
         """Return a moment of the last to come, and the median of the others."""
         is_late = self.here["rank"] == self.late
         others = self.here[name][~is_late]
-        return int(self.here[name][is_late][0]), round(_middle(others)) if len(others) else 0
+        return int(self.here[name][is_late][0]), _middle(others) if len(others) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,9 @@ class Difference:
 
 
 def find_longest_wait(meetings: Columns) -> int:
-    """Find the position of the meeting at which somebody waits the longest."""
-    return int(meetings["position"][meetings["wait_ns"].argmax()])
+    """Find the position of the meeting at which somebody waits the longest, where it is known for whom."""
+    wait = np.where(meetings["last_rank"] == ABSENT_ID, -1, meetings["wait_ns"])
+    return int(meetings["position"][wait.argmax()])
 
 
 def choose_meeting(meetings: Columns, position: int) -> Meeting:
@@ -87,16 +91,33 @@ def choose_meeting(meetings: Columns, position: int) -> Meeting:
     last, awaited = int(at["last_rank"][row]), int(at["awaited"][row])
     members = at["rank"][at["last_rank"] == last]
     awaited = position if awaited == ABSENT_ID else awaited
-    is_here = (meetings["position"] == awaited) & (np.isin(meetings["rank"], members) | (meetings["rank"] == last))
-    here = take_rows(meetings, is_here)
-    here = take_rows(here, np.argsort(here["rank"]))
+    of_members = take_rows(meetings, np.isin(meetings["rank"], [*members.tolist(), last]))
+    of_members = take_rows(of_members, np.lexsort((of_members["rank"], of_members["position"])))
+    begin = awaited
+    while begin > 0 and not _met_together(of_members, begin - 1):
+        begin -= 1
+    between = take_rows(of_members, (of_members["position"] >= begin) & (of_members["position"] <= awaited))
+    here = take_rows(between, between["position"] == awaited)
+    here |= {"start_ns": between["start_ns"][between["position"] == begin]}
     is_known = last != ABSENT_ID
     late = last if is_known else int(here["rank"][here["arrival_ns"].argmax()])
-    return Meeting(position, awaited, late, is_known, here, int(at["wait_ns"].max()))
+    return Meeting(position, awaited, late, is_known, here, between, int(at["wait_ns"].max()))
+
+
+def _met_together(of_members: Columns, position: int) -> bool:
+    """Tell whether all members left a position together: one rank came last for all, and it stopped each of them.
+
+    Where calls run beside work, who works longest is not stopped at all.
+    """
+    at = take_rows(of_members, of_members["position"] == position)
+    stopped = np.where(at["awaited"] == position, at["end_ns"] > at["arrival_ns"], at["wait_ns"] > 0)
+    return len(np.unique(at["last_rank"])) == 1 and bool(stopped.all())
 
 
 def compare_segment(kernels: Columns, meeting: Meeting) -> list[Difference]:
     """Compare what the last to come and the others do before a meeting, the largest difference first.
+
+    The differences' times add up to the time from the meeting before, where only one stream of a rank runs at a time.
 
     Args:
         kernels: rows of `model.results.STEP_KERNELS` of the step; of the ranks among them the others are.
@@ -129,7 +150,7 @@ def _list_differences(
 
     def add(name: str, family: str, calls: int | None, totals: IntArray) -> None:
         if totals.any():
-            found.append(Difference(name, family, calls, int(totals[is_late][0]), round(_middle(totals[~is_late]))))
+            found.append(Difference(name, family, calls, int(totals[is_late][0]), _middle(totals[~is_late])))
 
     names: dict[tuple[str, str], int] = {}
     told = zip(rows["name"][runs].tolist(), rows["family"][runs].tolist(), strict=True)
@@ -152,8 +173,9 @@ def _sum_by(index: IntArray, values_ns: IntArray, n: int) -> IntArray:
     return sums
 
 
-def _middle(values: IntArray) -> float:
-    return float(np.median(values - values.min())) + int(values.min())
+def _middle(values: IntArray) -> int:
+    """Return the median; moments have more digits than a float, so what is halved is a distance."""
+    return int(values.min()) + round(float(np.median(values - values.min())))
 
 
 def list_cells(differences: Sequence[Difference]) -> list[tuple[str | tuple[str, str], ...]]:
@@ -188,11 +210,11 @@ def describe_late(meeting: Meeting, differences: Sequence[Difference]) -> str:
     says += f", {format_ns(arrival - others)} after the median of the others. "
     held, taken = began - others_began, (arrival - began) - (others - others_began)
     if held > taken:
-        says += f"It began {format_ns(held)} later than they did: what made it late lies before the meeting before. "
+        says += f"Of that it was behind by {format_ns(held)} from the meeting before on: see what lies before that. "
     else:
-        says += f"Its segment takes {format_ns(taken)} longer than theirs. "
+        says += f"It takes {format_ns(taken)} longer than they do since they met before. "
     if not differences or differences[0].longer_ns <= 0:
-        return says + "No kernel takes longer on it than on the others."
+        return says + "No kernel takes longer on it than on the others here."
     most = differences[0]
     what = most.name.lower() if most.family == IDLE_FAMILY else f"{_cut(most.name)} ({most.family})"
     what = what.replace("gpu", "GPU")

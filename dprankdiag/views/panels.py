@@ -244,8 +244,6 @@ def make_worst_panel(diagnosis: Diagnosis, tables: Tables, group: Group) -> Pane
     step = take_group_rows(tables, results.WORST_STEPS, group.number)
     if meetings is None or step is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
-    from dprankdiag.views.figures.timeline import draw_step
-
     kind = int(step["kind"][0])
     names = {
         position: name
@@ -257,6 +255,20 @@ def make_worst_panel(diagnosis: Diagnosis, tables: Tables, group: Group) -> Pane
         f"Step {step['step'][0]}, in which the ranks wait {mean} on average, the most against the median length of its "
         f"kind of step ({median}). {describe_longest(meetings, names)}"
     )
+    return make_step_panel(key, title, says, meetings, names, group)
+
+
+def make_step_panel(
+    key: str, title: str, says: str, meetings: Columns, names: Mapping[int, str], group: Group
+) -> Panel:
+    """Show a step meeting by meeting.
+
+    Args:
+        meetings: rows of `model.results.WORST_MEETINGS` of one step.
+        names: of the meetings by position.
+    """
+    from dprankdiag.views.figures.timeline import draw_step
+
     rows = [_sum_meetings(meetings, rank) for rank in np.unique(meetings["rank"]).tolist()]
     columns = ("rank", "work", "idle", "wait", "transfer", "came last to")
     return Panel(key, title, says, draw_step(meetings, names, group.named), "", columns, rows, columns)

@@ -186,7 +186,7 @@ def _list_kernels(tables: Tables, origin_ns: int) -> Iterator[Event]:
         group, rank, stream = key = row["group"], row["rank"], row["stream"]
         if key not in threads:
             thread = threads[key] = FIRST_STREAM + len(threads)
-            place = (rank + 1) * TRACKS_A_RANK + 1 + sum(known[:2] == key[:2] for known in threads)
+            place = (rank + 1) * TRACKS_A_RANK + sum(known[:2] == key[:2] for known in threads)
             yield _name("thread_name", group, thread, f"rank {rank}, stream {stream}")
             yield {**_name("thread_sort_index", group, thread, ""), "args": {"sort_index": place}}
         span = (row["end_ns"] - row["own_ns"], row["end_ns"])

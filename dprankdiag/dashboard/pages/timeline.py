@@ -28,9 +28,16 @@ from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.units import format_ns
 from dprankdiag.views.cards import write_command
 from dprankdiag.views.figures.around import LABELS, PARTS, choose_around, draw_around
-from dprankdiag.views.figures.timeline import draw_step
 from dprankdiag.views.meetings import name_meetings, name_rank
-from dprankdiag.views.panels import Group, Panel, describe_longest, list_groups, make_worst_panel, take_group_rows
+from dprankdiag.views.panels import (
+    Group,
+    Panel,
+    describe_longest,
+    list_groups,
+    make_step_panel,
+    make_worst_panel,
+    take_group_rows,
+)
 from dprankdiag.views.words import is_ledger
 
 MEANINGS = {
@@ -158,7 +165,7 @@ def _show_meetings(
         panel = replace(panel, key=key)
     else:
         title = f"Step {step}, meeting by meeting"
-        panel = Panel(key, title, describe_longest(meetings, names), draw_step(meetings, names, group.named))
+        panel = make_step_panel(key, title, describe_longest(meetings, names), meetings, names, group)
     columns = ("meeting", "first to come", "last to come", "apart", "waits behind it", "order of arrival")
     rows = list_arrivals(meetings, names)
     table = show_table("released", "Who released whom", columns, rows, columns[3:5], MEANINGS)

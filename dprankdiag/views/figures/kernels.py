@@ -102,19 +102,21 @@ def choose_kernels(kernels: Columns, meeting: Meeting, order: Sequence[int]) -> 
 
 
 def _list_bars(kernels: Columns, meeting: Meeting, rank: int) -> Columns:
-    """List a rank's bars from its leaving the meeting before to its leaving this one."""
+    """List a rank's bars from its leaving the meeting before to its leaving this one, calls cut where they wait."""
     at = int(np.searchsorted(meeting.here["rank"], rank))
     begin, end = int(meeting.here["start_ns"][at]), int(meeting.here["end_ns"][at])
     mine = (kernels["rank"] == rank) & (kernels["end_ns"] > begin) & (kernels["start_ns"] < end)
     rows = take_rows(kernels, mine)
     look = np.array([_LOOK_OF.get(family, "other") for family in rows["family"].tolist()], object)
-    released = int(meeting.here["arrival_ns"][at] + meeting.here["wait_ns"][at])
+    own = take_rows(meeting.between, meeting.between["rank"] == rank)
+    number = np.minimum(np.searchsorted(own["end_ns"], rows["end_ns"]), len(own["end_ns"]) - 1)
+    released = (own["arrival_ns"] + own["wait_ns"])[number]
     waits = (look == TRANSFER) & (rows["start_ns"] < released)
     whole = {**rows, "look": np.where(waits, WAITING, look)}
     whole["end_ns"] = np.where(waits, np.minimum(rows["end_ns"], released), rows["end_ns"])
     rest = waits & (rows["end_ns"] > released)
     after = take_rows({**rows, "look": look}, rest)
-    after["start_ns"] = np.full(len(after["look"]), released, np.int64)
+    after["start_ns"] = released[rest]
     return {name: np.concatenate([whole[name], after[name]]) for name in whole}
 
 
@@ -167,11 +169,13 @@ def draw_kernels(shown: Shown, meeting: Meeting, named: Collection[int]) -> Figu
 
 
 def _place_streams(bars: Columns) -> tuple[np.ndarray[Any, Any], int]:
-    """Give every bar the place of its stream in its rank's track, the busiest stream first; and count the places."""
+    """Give every bar the place of its stream in its rank's track, that with most work first; and count the places."""
     place = np.zeros(len(bars["rank"]), np.int64)
+    is_work = (bars["look"] != WAITING) & (bars["look"] != TRANSFER)
     for rank in np.unique(bars["rank"]):
         rows = np.flatnonzero(bars["rank"] == rank)
-        streams, index, counts = np.unique(bars["stream"][rows], return_inverse=True, return_counts=True)
+        streams, index = np.unique(bars["stream"][rows], return_inverse=True)
+        counts = np.bincount(index, is_work[rows])
         order = np.empty(len(streams), np.int64)
         order[np.argsort(-counts, kind="stable")] = np.arange(len(streams))
         place[rows] = np.minimum(order[index], MOST_STREAMS - 1)
