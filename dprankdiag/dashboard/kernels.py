@@ -9,7 +9,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from dprankdiag.dashboard.elements import show_table
-from dprankdiag.dashboard.pages.base import Elements, show_advice, show_graph, show_missing
+from dprankdiag.dashboard.pages.base import Elements, show_advice, show_graph, show_missing, show_words_of
 from dprankdiag.dashboard.places import Place, write_address
 from dprankdiag.dashboard.provider import FullStep
 from dprankdiag.model.results import REPLAY_FAMILY
@@ -29,7 +29,9 @@ from dprankdiag.views.kernel_times import (
 )
 from dprankdiag.views.panels import Group, Panel
 
-TITLE = "Kernels"
+TITLE, SECTION = "Kernels", "kernels"
+BEFORE = "Kernels before the meeting"
+WHOLE_STEP = "The same over the whole step"
 RECORD = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node --trace-fork-before-exec=true"
 NOT_RECORDED = f"The recording holds no kernels of these ranks. A recording with kernels does: {RECORD}."
 NOT_SAVED = (
@@ -65,7 +67,8 @@ def show_kernels(full: FullStep, place: Place, group: Group, step: int, names: M
     chosen = longest if place.meeting is None or place.meeting not in positions else place.meeting
     meeting = choose_meeting(full.meetings, chosen)
     here = Place("/timeline", group.number, step, place.rank)
-    parts.append(_show_choice(here, positions, chosen, longest, names))
+    choice = html.Div(_list_choices(here, positions, chosen, longest, names), className="choice")
+    parts.append(show_words_of("meeting", [choice]))
     if REPLAY_FAMILY in full.kernels["family"]:
         parts.append(html.P(show_advice(WHOLE_GRAPHS)))
     named = group.named | ({place.rank} if place.rank is not None else set())
@@ -74,41 +77,33 @@ def show_kernels(full: FullStep, place: Place, group: Group, step: int, names: M
     if order:
         shown = choose_kernels(full.kernels, meeting, order)
         says = _describe_shown(shown, meeting, full.kernels, names)
-        title = f"Kernels before {_name(names, meeting.awaited)}"
-        figure = draw_kernels(shown, meeting, named)
-        parts.append(show_graph(Panel("kernels", title, says, figure)))
-    parts.append(html.P(describe_late(meeting, differences)))
-    numbers = COLUMNS[2:]
-    if differences:
-        title = f"Before {_name(names, meeting.awaited)}, rank {meeting.late} against the others"
-        parts += [html.H3(title), show_table("segment", title, COLUMNS, list_cells(differences), numbers, MEANINGS)]
-    if whole := compare_step(full.kernels, meeting):
-        title = f"Step {step}, rank {meeting.late} against the others"
-        table = show_table("whole-step", title, COLUMNS, list_cells(whole), numbers, MEANINGS)
-        summary = f"The same over the whole step {step}; collectives with their waits"
-        parts.append(html.Details([html.Summary(summary), table]))
-    return html.Section(parts)
+        parts.append(show_graph(Panel("kernels", BEFORE, says, draw_kernels(shown, meeting, named))))
+    parts.append(show_words_of("late", [html.P(describe_late(meeting, differences))]))
+    parts.append(show_table("segment", BEFORE, COLUMNS, list_cells(differences), COLUMNS[2:], MEANINGS))
+    whole = list_cells(compare_step(full.kernels, meeting))
+    table = show_table("whole-step", WHOLE_STEP, COLUMNS, whole, COLUMNS[2:], MEANINGS)
+    parts.append(html.Details([html.Summary(f"{WHOLE_STEP}; collectives with their waits"), table]))
+    return html.Section(parts, id=SECTION)
 
 
 def _name(names: Mapping[int, str], position: int) -> str:
     return names.get(position, f"meeting {position}")
 
 
-def _show_choice(here: Place, positions: list[int], chosen: int, longest: int, names: Mapping[int, str]) -> Component:
+def _list_choices(here: Place, positions: list[int], chosen: int, longest: int, names: Mapping[int, str]) -> Elements:
     """Show which meeting this is, and ways to others."""
     at = positions.index(chosen)
 
     def link(text: str, to: int) -> Component:
         address = write_address(Place(here.path, here.group, here.step, here.rank, to))
-        return dcc.Link(text, href=address, className="button")
+        return dcc.Link(text, href=address, className="button stay")
 
-    parts = [
+    return [
         link("← meeting before", positions[max(at - 1, 0)]),
         html.Span([html.Strong(_name(names, chosen)), f", meeting {chosen} of {positions[0]} to {positions[-1]}"]),
         link("meeting after →", positions[min(at + 1, len(positions) - 1)]),
         link("longest wait", longest),
     ]
-    return html.Div(parts, className="choice")
 
 
 def _describe_shown(shown: Shown, meeting: Meeting, kernels: Columns, names: Mapping[int, str]) -> str:

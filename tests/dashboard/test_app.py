@@ -110,6 +110,16 @@ def test_of_a_page_that_stays_only_what_changed_is_sent() -> None:
     assert "Another headline" in read_text(later.outputs[2])
 
 
+def test_of_another_meeting_of_a_step_only_what_tells_of_it_is_sent() -> None:
+    step = int(make_tables()["worst_steps"]["step"][0])
+    shown = show(make_snapshot(), f"/timeline?group=0&step={step}&meeting=1").outputs[4]
+    later = show(make_snapshot(), f"/timeline?group=0&step={step}&meeting=2", shown)
+    assert later.outputs[0] is no_update
+    assert {part["key"] for part, _ in later.changes} == {"meeting", "kernels", "late", "segment", "whole-step"}
+    elsewhere = show(make_snapshot(), f"/timeline?group=0&step={step}&rank=2&meeting=2", shown)
+    assert elsewhere.outputs[0] is not no_update
+
+
 def test_a_page_of_another_shape_is_sent_whole() -> None:
     shown = show(make_snapshot(), "/waiting").outputs[4]
     later = show(Snapshot(1, "x", builders.diagnosis(), {}), "/waiting", shown)
@@ -135,6 +145,8 @@ def test_a_click_on_a_meeting_leads_to_its_kernels(told: Any) -> None:
     graphs = [{"type": "figure", "key": "meetings-0-12"}]
     address = "/timeline?group=0&step=12&meeting=2"
     assert find_clicked(make_snapshot(), [{"points": [{"customdata": told}]}], graphs) == address
+    address = "/timeline?group=0&step=12&rank=6&meeting=2"
+    assert find_clicked(make_snapshot(), [{"points": [{"customdata": told}]}], graphs, 6) == address
 
 
 @pytest.mark.parametrize("told", [None, -1, [], ["words"], "2"])

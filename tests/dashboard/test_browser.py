@@ -211,7 +211,8 @@ def test_the_way_leads_from_the_heat_map_to_the_kernel_that_takes_longer(context
         expect(page.locator("h2", has_text="Step 5, meeting by meeting")).to_be_visible()
         wait_for_figures(page, 3)
         page.mouse.click(*find_point(page, 1, 0.55, 3.5 / 8))
-        expect(page).to_have_url(re.compile(r"/timeline\?group=0&step=5&meeting=2$"))
+        expect(page).to_have_url(re.compile(r"/timeline\?group=0&step=5&rank=3&meeting=2$"))
+        expect(page.locator("#kernels h2")).to_be_in_viewport()
         section = page.locator("section", has=page.locator("h2", has_text=re.compile("^Kernels$")))
         expect(section).to_contain_text("all_gather, layer 1 (gather), meeting 2 of 0 to 5")
         first = section.locator("[data-table] tbody tr").first
@@ -220,9 +221,17 @@ def test_the_way_leads_from_the_heat_map_to_the_kernel_that_takes_longer(context
         assert "(" in str(first.locator("td[title]").get_attribute("title"))
         wait_for_figures(page, 3)
         assert_nothing_wrong(seen)
+        page.locator(".js-plotly-plot").first.evaluate("place => { place.marked = true; }")
+        page.locator("summary", has_text="The same over the whole step").click()
+        before = page.evaluate("window.scrollY")
         page.get_by_role("link", name="← meeting before").press("Enter")
         expect(page).to_have_url(re.compile(r"meeting=1$"))
         expect(section).to_contain_text("meeting 1 of 0 to 5")
+        expect(first).not_to_contain_text("flash_fwd_splitkv_mla")
+        assert page.evaluate("window.scrollY") == before
+        assert page.locator(".js-plotly-plot").first.evaluate("place => place.marked")
+        expect(section.locator("details[open]")).to_have_count(1)
+        expect(page.get_by_role("link", name="← meeting before")).to_be_focused()
 
 
 def test_an_address_opens_the_kernels_it_names(context: BrowserContext) -> None:
@@ -230,7 +239,7 @@ def test_an_address_opens_the_kernels_it_names(context: BrowserContext) -> None:
         page = seen.go("/timeline?group=0&step=12&rank=6&meeting=4")
         expect(page.locator("section").last).to_contain_text("Rank 3 comes last")
         expect(page.locator("section").last).to_contain_text("meeting 4 of 0 to 5")
-        page.locator("summary", has_text="The same over the whole step 12").click()
+        page.locator("summary", has_text="The same over the whole step").click()
         expect(page.locator("details[open] td", has_text="ncclDevKernel_AllGather").first).to_be_visible()
         assert_nothing_wrong(seen)
 
