@@ -10,6 +10,7 @@ import numpy as np
 
 from dprankdiag.model.schema import ABSENT_ID, Columns, take_rows
 from dprankdiag.units import format_ns
+from dprankdiag.views.kernel_names import shorten_names
 from dprankdiag.views.printable import make_printable
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -18,7 +19,6 @@ IDLE_FAMILY = "idle"
 NOT_LAUNCHED, NOT_BUSY = "GPU idle: the next kernel was not launched yet", "GPU idle"
 COLUMNS = ("kernel", "family", "calls", "last to come", "median of the others", "longer by")
 MOST_NAMES = 200
-MOST_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,10 @@ def _middle(values: IntArray) -> int:
 def list_cells(differences: Sequence[Difference]) -> list[tuple[str | tuple[str, str], ...]]:
     """List differences as rows of a table with COLUMNS; of very many names the largest differences."""
     largest = sorted(differences, key=lambda item: -abs(item.longer_ns))[:MOST_NAMES]
+    short = shorten_names([item.name for item in differences])
     return [
         (
-            shorten_name(item.name),
+            short[item.name] if short[item.name] == item.name else (short[item.name], make_printable(item.name)),
             item.family,
             "-" if item.calls is None else str(item.calls),
             format_ns(item.late_ns),
@@ -192,13 +193,6 @@ def list_cells(differences: Sequence[Difference]) -> list[tuple[str | tuple[str,
         )
         for item in sorted(largest, key=differences.index)
     ]
-
-
-def shorten_name(name: str) -> str | tuple[str, str]:
-    """Shorten a kernel's name to what a table has room for; with it comes the full one."""
-    full = make_printable(name)
-    short = full.removeprefix("void ")
-    return full if len(full) <= MOST_CHARACTERS else (f"{short[: MOST_CHARACTERS - 1]}…", full)
 
 
 def describe_late(meeting: Meeting, differences: Sequence[Difference]) -> str:
@@ -216,17 +210,12 @@ def describe_late(meeting: Meeting, differences: Sequence[Difference]) -> str:
     if not differences or differences[0].longer_ns <= 0:
         return says + "No kernel takes longer on it than on the others here."
     most = differences[0]
-    what = most.name.lower() if most.family == IDLE_FAMILY else f"{_cut(most.name)} ({most.family})"
-    what = what.replace("gpu", "GPU")
+    short = shorten_names([item.name for item in differences])[most.name]
+    what = short if most.family == IDLE_FAMILY else f"{short} ({most.family})"
     return says + (
         f"The largest difference: {what}, {format_ns(most.late_ns)} against {format_ns(most.median_ns)} in the median "
         "of the others."
     )
-
-
-def _cut(name: str) -> str:
-    short = shorten_name(name)
-    return short if isinstance(short, str) else short[0]
 
 
 def order_ranks(meeting: Meeting, kernels: Columns, named: Collection[int]) -> list[int]:

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dprankdiag.catalog.kernels import FAMILIES
 from dprankdiag.model.results import REPLAY_FAMILY, STEP_KERNELS
 from dprankdiag.model.schema import Columns, join_rows, take_rows
 from dprankdiag.views.figures.kernels import _LOOK_OF, LOOKS, MOST_TRACKS, choose_kernels, draw_kernels
 from dprankdiag.views.figures.timeline import MAX_BARS
+from dprankdiag.views.kernel_names import MOST_CHARACTERS, shorten_names
 from dprankdiag.views.kernel_times import (
-    MOST_CHARACTERS,
     MOST_NAMES,
     NOT_BUSY,
     NOT_LAUNCHED,
@@ -26,7 +28,6 @@ from dprankdiag.views.kernel_times import (
     find_longest_wait,
     list_cells,
     order_ranks,
-    shorten_name,
 )
 from tests.views.results import HOSTILE, make_tables
 
@@ -144,11 +145,26 @@ def test_of_very_many_names_the_largest_differences_are_listed() -> None:
 
 @pytest.mark.parametrize("text", [*HOSTILE, "void " + "x" * 900])
 def test_names_are_shortened_and_keep_their_whole_text_over_it(text: str) -> None:
-    shown = shorten_name(text)
-    short, full = (shown, shown) if isinstance(shown, str) else shown
+    ((cell, *_),) = list_cells([Difference(text, "gemm", 1, 5, 3)])
+    short, full = (cell, cell) if isinstance(cell, str) else cell
     assert len(short) <= MOST_CHARACTERS
+    assert short.isprintable()
     assert full.isprintable()
     assert "x" * 900 not in text or "x" * 900 in full
+
+
+def test_names_that_begin_alike_show_where_they_differ() -> None:
+    head = "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, (unsigned int)0, (unsigned int)"
+    names = [f"{head}{number}, (unsigned int)128>(float *, int *)" for number in (4096, 7168)]
+    short = shorten_names([*names, "void other"])
+    assert [str(number) in short[name] for number, name in zip((4096, 7168), names, strict=True)] == [True, True]
+    assert all(short[name].startswith("deep_gemm::sm90_fp8_gemm") for name in names)
+    assert short["void other"] == "other"
+
+
+@given(st.lists(st.text(max_size=300), max_size=8))
+def test_no_name_is_longer_than_there_is_room_for(names: list[str]) -> None:
+    assert all(len(text) <= MOST_CHARACTERS for text in shorten_names(names).values())
 
 
 def test_every_family_has_a_look() -> None:

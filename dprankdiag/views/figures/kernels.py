@@ -25,7 +25,8 @@ from dprankdiag.views.figures.base import (
     rank_axis,
 )
 from dprankdiag.views.figures.timeline import MAX_BARS
-from dprankdiag.views.kernel_times import MOST_CHARACTERS, Meeting
+from dprankdiag.views.kernel_names import shorten_names
+from dprankdiag.views.kernel_times import Meeting
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -183,13 +184,10 @@ def _place_streams(bars: Columns) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def _describe(bars: Columns, origin: int) -> list[str]:
+    short = shorten_names(list(dict.fromkeys(bars["name"].tolist())))
     told = (bars[name].tolist() for name in ("name", "family", "stream", "start_ns", "end_ns"))
     return [
-        f"{format_ns(end - start)} from {format_ns(start - origin)} on<br>{_cut(name)}<br>{family}, stream {stream}"
+        f"{format_ns(end - start)} from {format_ns(start - origin)} on<br>"
+        f"{escape_label(short[name])}<br>{escape_label(family)}, stream {stream}"
         for name, family, stream, start, end in zip(*told, strict=True)
     ]
-
-
-def _cut(name: str) -> str:
-    text = name.removeprefix("void ")
-    return escape_label(text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…")
