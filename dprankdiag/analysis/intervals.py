@@ -20,6 +20,18 @@ def running_end(end_ns: IntArray) -> IntArray:
     return ready
 
 
+def ready_by_stream(end_ns: IntArray, stream: np.ndarray[Any, Any]) -> IntArray:
+    """Return, for every row of a start-sorted table, the latest end of the earlier rows of its stream."""
+    streams = np.unique(stream)
+    if len(streams) == 1:
+        return running_end(end_ns)
+    ready = np.empty(len(end_ns), np.int64)
+    for one in streams:
+        rows = np.flatnonzero(stream == one)
+        ready[rows] = running_end(end_ns[rows])
+    return ready
+
+
 def exclusive_time(start_ns: IntArray, end_ns: IntArray, ready_ns: IntArray) -> IntArray:
     """Give each row the time that no earlier row covers; over start-sorted rows it sums to their union.
 

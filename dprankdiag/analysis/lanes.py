@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.intervals import running_end
+from dprankdiag.analysis.intervals import ready_by_stream
 from dprankdiag.catalog.kernels import COMMUNICATION_FAMILIES, FAMILIES, KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.sources import Names, Trace
@@ -56,14 +56,7 @@ class Lane:
 
     def same_stream_ready(self) -> IntArray:
         """Return, for every row, the latest end of the earlier rows of its stream."""
-        streams = np.unique(self.stream)
-        if len(streams) == 1:
-            return running_end(self.end_ns)
-        ready = np.empty(len(self.start_ns), np.int64)
-        for stream in streams:
-            rows = np.flatnonzero(self.stream == stream)
-            ready[rows] = running_end(self.end_ns[rows])
-        return ready
+        return ready_by_stream(self.end_ns, self.stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import bound_steps, build_grids
 from dprankdiag.analysis.inference import infer_channels
+from dprankdiag.analysis.kernel_record import KernelRecord
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
 from dprankdiag.analysis.observations import BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.overlap import list_work, measure_contention, measure_stops, vote_joins
@@ -60,6 +61,7 @@ class Observed:
         local_calls: communication calls that seem to wait for no other rank.
         left_out: complete steps whose kind is too rare to compare.
         reasons: why no group could be compared, for people; empty if one could.
+        kernels: of the groups' ranks, packed; None if the recording holds none.
     """
 
     groups: tuple[Observations, ...]
@@ -71,6 +73,7 @@ class Observed:
     local_calls: int
     left_out: int
     reasons: tuple[str, ...]
+    kernels: KernelRecord | None = None
 
     @property
     def local_ratio(self) -> float:
@@ -153,7 +156,16 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         local_calls,
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
+        None if shelf is None else _record_kernels(trace, shelf, alignment),
     )
+
+
+def _record_kernels(trace: Trace, shelf: KernelShelf, alignment: Alignment) -> KernelRecord:
+    packed = {
+        (trace.ranks[rank].engine, trace.ranks[rank].rank): (rows, alignment.fits[rank])
+        for rank, rows in shelf.packed.items()
+    }
+    return KernelRecord(packed, *shelf.list_names())
 
 
 def _contradict(sets: Sequence[MeetingSet], ranks: tuple[int, ...], alignment: Alignment) -> bool:

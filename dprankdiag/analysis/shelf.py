@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.kernel_record import PackedRows, pack_rows
 from dprankdiag.analysis.lanes import FAMILY_CODE, GRAPH_REPLAY, MEMORY, Lane, Naming
+from dprankdiag.catalog.kernels import FAMILIES
+from dprankdiag.model.results import REPLAY_FAMILY
 from dprankdiag.model.schema import ABSENT_NS, Columns
 from dprankdiag.model.sources import Trace
 
+COPY = "memory copy or set"
 _COPY, _REPLAY = -1, -2
 """Name ids of rows that are no kernels; they count from the end of the naming's arrays."""
 
@@ -18,17 +22,22 @@ _COPY, _REPLAY = -1, -2
 class KernelShelf:
     """The kernels, copies and whole-graph replays of every rank, each rank's in arrays of their own.
 
-    A rank's rows go once they are spent, so that a long trace is not held beside what is measured on it. Takes the
-    kernels over: the trace holds none afterwards.
+    A rank's rows are packed once they are spent, so that a long trace is not held as a whole beside what is measured on
+    it. Takes the kernels over: the trace holds none afterwards.
+
+    Attributes:
+        packed: rows of the ranks that were spent, by position of the rank.
     """
 
     def __init__(self, trace: Trace, naming: Naming) -> None:
         kernels, n_ranks = trace.tables["kernels"], len(trace.ranks)
+        self.packed: dict[int, PackedRows] = {}
         has_replays = GRAPH_REPLAY in naming.channels
         replay = naming.channels.index(GRAPH_REPLAY) if has_replays else -1
         self._family = np.append(naming.family, np.array([FAMILY_CODE["collective"], MEMORY], np.int8))
         self._channel = np.append(naming.channel, np.array([replay, -1], np.int32))
         self._phase = np.append(naming.phase, np.zeros(2, np.int8))
+        self._names = trace.names.kernel_names
         self._n_shapes = max(1, len(trace.names.shapes))
         bounds = np.searchsorted(kernels.pop("rank"), np.arange(n_ranks + 1)).tolist()
         slices = [slice(low, high) for low, high in pairwise(bounds)]
@@ -62,9 +71,17 @@ class KernelShelf:
             self._phase[name],
         )
 
+    def list_names(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """List the name and the family of every name id."""
+        texts = [*(name.demangled for name in self._names), GRAPH_REPLAY, COPY]
+        families = [FAMILIES[code] for code in self._family.tolist()]
+        families[_REPLAY] = REPLAY_FAMILY
+        return np.array(texts, object), np.array(families, object)
+
     def spend(self, rank: int) -> Lane:
-        """Make the lane of a rank for the last time; its rows go when the caller lets go of it."""
+        """Make the lane of a rank for the last time; packed rows alone stay when the caller lets go of it."""
         lane = self.lane(rank)
+        self.packed[rank] = pack_rows(self._rows[rank], has_launches=self._has_launches[rank])
         self._rows[rank] = {}
         return lane
 

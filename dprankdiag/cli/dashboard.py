@@ -164,7 +164,7 @@ def _load(names: Sequence[str], expect_ranks: int | None, doors: Doors) -> Provi
         return show_saved("the recording in the package", *_read([recording], expect_ranks, doors))
 
 
-def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tuple[Any, Any]:
+def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tuple[Any, Any, Any]:
     from dprankdiag.readers.named_paths import split_named
     from dprankdiag.store.bundle import is_bundle, load_bundle
 
@@ -176,10 +176,10 @@ def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tupl
     if is_bundle(paths[0]):
         if len(paths) > 1:
             raise UsageError("a bundle is shown alone", where=shlex.quote(str(paths[0])), mend="name it alone")
-        return load_bundle(paths[0])
+        return *load_bundle(paths[0]), ()
     progress = ProgressLine(quiet=False, verbose=False)
     try:
-        outcome = doors.diagnose(paths, {"expect_ranks": expect_ranks}, progress)
+        outcome = doors.diagnose(paths, {"expect_ranks": expect_ranks, "keep_steps": True}, progress)
     finally:
         progress.close()
-    return outcome.diagnosis, outcome.tables
+    return outcome.diagnosis, outcome.tables, outcome.steps

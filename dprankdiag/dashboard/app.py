@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update, set_props
@@ -13,6 +13,7 @@ from dprankdiag.dashboard.downloads import add_downloads
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
 from dprankdiag.dashboard.pages.base import show_advice, show_words_of
+from dprankdiag.dashboard.pages.timeline import MEETINGS
 from dprankdiag.dashboard.pages.waiting import find_longest
 from dprankdiag.dashboard.parts import Id, take_apart
 from dprankdiag.dashboard.places import Place, read_place, write_address
@@ -147,10 +148,11 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
         Output("url", "href"),
         Input({"type": "figure", "key": ALL}, "clickData"),
         State({"type": "figure", "key": ALL}, "id"),
+        State("url", "search"),
         prevent_initial_call=True,
     )
-    def go_to_clicked(clicks: list[Any], graphs: list[dict[str, str]]) -> Any:
-        return find_clicked(provider.latest(), clicks, graphs) or no_update
+    def go_to_clicked(clicks: list[Any], graphs: list[dict[str, str]], search: str | None) -> Any:
+        return find_clicked(provider.latest(), clicks, graphs, read_place(None, search).rank) or no_update
 
     @app.callback(
         Output("url", "href", allow_duplicate=True),
@@ -163,7 +165,7 @@ def _add_callbacks(app: Dash, provider: Provider) -> None:
 
 
 Shown = dict[str, Any]
-"""What is on the screen: address, revision, and the digests of its frame and its parts."""
+"""What is on the screen: its address, with and without the meeting, revision, and the digests of frame and parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +184,14 @@ class Screen:
 def show_place(snapshot: Snapshot | None, place: Place, shown: Shown | None) -> Screen:
     """Make what the screen shows at a place, and of that only what it does not show already."""
     address, revision = write_address(place), -1 if snapshot is None else snapshot.revision
-    stays = shown is not None and shown["address"] == address
-    if shown is not None and stays and shown["revision"] == revision:
+    view = write_address(replace(place, meeting=None))
+    stays = shown is not None and shown["view"] == view
+    if shown is not None and (shown["address"], shown["revision"]) == (address, revision):
         return Screen((no_update,) * 5)
     nav = no_update if stays else _show_nav()
     elements = _show_page(snapshot, place)
     parts = take_apart(elements)
-    now: Shown = {"address": address, "revision": revision, "frame": parts.frame, "parts": parts.digests}
+    now: Shown = {"address": address, "view": view, "revision": revision, "frame": parts.frame, "parts": parts.digests}
     words = ("", "") if snapshot is None else (_show_state(snapshot), _show_source(snapshot))
     if shown is not None and stays and shown["frame"] == parts.frame:
         return Screen((no_update, nav, *words, now), tuple(parts.list_changes(shown["parts"])))
@@ -237,15 +240,35 @@ def _show_unknown(place: Place) -> list[Any]:
     return [html.H1("No such page"), html.P(f"There is no page {place.path}. There are:"), html.Ul(links)]
 
 
-def find_clicked(snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, str]]) -> str | None:
-    """Find the address of the step that was clicked on a heat map of waits; of a column, its longest step."""
+def find_clicked(
+    snapshot: Snapshot | None, clicks: list[Any], graphs: list[dict[str, str]], rank: int | None = None
+) -> str | None:
+    """Find the address of the step that was clicked on a heat map of waits, or of the meeting clicked in a step.
+
+    Of a column of several steps the longest is meant.
+
+    Args:
+        rank: looked at already; a click on a meeting leaves it.
+    """
     for click, graph in zip(clicks, graphs, strict=True):
-        subject, _, group = graph["key"].partition("-")
-        if snapshot is not None and subject == "waits" and click and click.get("points"):
-            point = click["points"][0]
-            step, rank = find_longest(snapshot, int(group), int(point["x"])), str(point.get("y", ""))
-            return write_address(Place("/timeline", int(group), step, int(rank) if rank.isdigit() else None))
+        subject, _, where = graph["key"].partition("-")
+        if snapshot is None or not click or not click.get("points"):
+            continue
+        point = click["points"][0]
+        if subject == MEETINGS and (meeting := _read_meeting(point)) is not None:
+            group, _, step = where.partition("-")
+            return write_address(Place("/timeline", int(group), int(step), rank, meeting))
+        if subject == "waits":
+            longest, row = find_longest(snapshot, int(where), int(point["x"])), str(point.get("y", ""))
+            return write_address(Place("/timeline", int(where), longest, int(row) if row.isdigit() else None))
     return None
+
+
+def _read_meeting(point: dict[str, Any]) -> int | None:
+    """Read the meeting's position that a figure of a step tells of what was clicked: alone, or after its words."""
+    told = point.get("customdata")
+    position = told[-1] if isinstance(told, list) and told else told
+    return position if isinstance(position, int) and position >= 0 else None
 
 
 def find_typed(step: int | None, shown: dict[str, int] | None) -> str | None:

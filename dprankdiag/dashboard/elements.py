@@ -97,7 +97,7 @@ def show_table(
     key: str,
     title: str,
     columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str | tuple[str, str]]],
     numbers: Sequence[str] = (),
     meanings: Mapping[str, str] | None = None,
 ) -> Component:
@@ -105,6 +105,7 @@ def show_table(
 
     Args:
         key: unique on the page.
+        rows: of cells, each a text, or a text and what hovering over it shows.
         numbers: columns that are aligned right.
         meanings: what to show over the heading of a column.
     """

@@ -14,12 +14,16 @@ from typing import Protocol
 
 from dprankdiag.dashboard.history import Event, EventLog, History
 from dprankdiag.errors import DprankdiagError
+from dprankdiag.model import results
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
-from dprankdiag.model.schema import Columns
+from dprankdiag.model.results import find_table
+from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.pipelines.record import Asker
+from dprankdiag.pipelines.step_record import StepRecord
 from dprankdiag.pipelines.ticks import run_ticks
 from dprankdiag.pipelines.watch import Report, Watcher
+from dprankdiag.views.panels import take_group_rows
 
 Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
 
@@ -36,6 +40,7 @@ class Snapshot:
         events: what began and ended, newest first.
         at_ns: moment of the last tick, UTC epoch ns; None of what is not live.
         trouble: why nothing new will come; empty if all is well.
+        steps: any step in full, by lockstep group, while its recording is open.
     """
 
     revision: int
@@ -46,6 +51,34 @@ class Snapshot:
     events: tuple[Event, ...] = ()
     at_ns: int | None = None
     trouble: str = ""
+    steps: tuple[StepRecord, ...] = ()
+
+    def take_step(self, group: int, step: int) -> FullStep:
+        """Take all that is known of a step: of an open recording any, of a bundle the worst of its group."""
+        if group < len(self.steps):
+            record = self.steps[group]
+            return FullStep(record.list_meetings(step), record.list_kernels(step))
+        worst = take_group_rows(self.tables, results.WORST_STEPS, group)
+        if worst is None or int(worst["step"][0]) != step:
+            return FullStep(None, None)
+        kernels = find_table(self.tables, results.STEP_KERNELS)
+        return FullStep(
+            take_group_rows(self.tables, results.WORST_MEETINGS, group),
+            None if kernels is None else take_rows(kernels, kernels["group"] == group),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FullStep:
+    """A step in full.
+
+    Attributes:
+        meetings: rows of `model.results.WORST_MEETINGS`; None if not kept.
+        kernels: rows of `model.results.STEP_KERNELS`; empty if the recording holds none, None if not kept.
+    """
+
+    meetings: Columns | None
+    kernels: Columns | None
 
 
 class Provider(Protocol):
@@ -77,9 +110,11 @@ class OfflineProvider:
         return self.snapshot
 
 
-def show_saved(source: str, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> OfflineProvider:
+def show_saved(
+    source: str, diagnosis: Diagnosis, tables: Mapping[str, Columns], steps: tuple[StepRecord, ...] = ()
+) -> OfflineProvider:
     """Make a provider of a diagnosis that was made already."""
-    return OfflineProvider(Snapshot(0, source, diagnosis, tables))
+    return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps))
 
 
 class LiveProvider:

@@ -130,6 +130,27 @@ WORST_MEETINGS = Table(
     ),
 )
 
+REPLAY_FAMILY = "graph replay"
+"""Family of a CUDA graph that was recorded as a whole."""
+
+STEP_KERNELS = Table(
+    "step_kernels",
+    "one kernel, copy or whole-graph replay of the worst step, of the ranks there is room for, sorted by (rank, start)",
+    (
+        _GROUP,
+        _STEP,
+        _RANK,
+        Column("stream", "int32", "id", "CUDA stream as the file numbers it"),
+        _START,
+        _END,
+        Column("own_ns", "int64", "ns", "its time after the rows before it on its stream had ended"),
+        Column("idle_ns", "int64", "ns", "right before it, in which nothing ran on the GPU"),
+        Column("host_ns", "int64", "ns", "part of that before its launch had returned; -1 if unknown"),
+        Column("family", "object", "name", "family of the kernel; `graph replay` of a CUDA graph recorded as a whole"),
+        Column("name", "object", "name", "demangled name as recorded"),
+    ),
+)
+
 RESULT_TABLES = (
     MEMBERS,
     KINDS,
@@ -140,6 +161,7 @@ RESULT_TABLES = (
     ARRIVALS,
     WORST_STEPS,
     WORST_MEETINGS,
+    STEP_KERNELS,
 )
 
 

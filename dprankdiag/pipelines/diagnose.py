@@ -18,7 +18,7 @@ from dprankdiag.classifiers import ALL
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.claims import Claim
-from dprankdiag.model.diagnosis import Abstention, Diagnosis
+from dprankdiag.model.diagnosis import Abstention, Diagnosis, Finding
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
@@ -30,6 +30,7 @@ from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.snapshots import diagnose_ledger_files
+from dprankdiag.pipelines.step_record import StepRecord, find_worst, keep_kernels
 from dprankdiag.pipelines.verdict import Part, conclude
 from dprankdiag.pipelines.waits import diagnose_waits
 from dprankdiag.readers.gather import gather
@@ -49,6 +50,7 @@ class Options:
         jobs: files to read at a time.
         baseline: bundle of an earlier recording to hold this one against.
         interval_s: seconds between snapshots of metrics where they do not tell.
+        keep_steps: keep what every step holds, so that any can be looked at.
     """
 
     rank_map: Path | None = None
@@ -58,15 +60,21 @@ class Options:
     jobs: int = 1
     baseline: Path | None = None
     interval_s: float | None = None
+    keep_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A diagnosis and the small tables that belong to it; `warnings` are for the one who asked."""
+    """A diagnosis and the small tables that belong to it; `warnings` are for the one who asked.
+
+    Attributes:
+        steps: of every lockstep group, if they were to be kept.
+    """
 
     diagnosis: Diagnosis
     tables: dict[str, Columns]
     warnings: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +118,19 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     del inputs  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
     parts: list[GroupPart] = []
+    records: list[StepRecord] = []
+    kernels: list[Columns] = []
     causes = load_causes()
     for number, trace in enumerate(traces):
         if options.window is not None:
             trace = cut_window(trace, options.window)
         tell("matching collectives", number / len(traces))
         observed = observe(trace, catalog, load_ranges())
+        mine = [StepRecord(len(records) + k, group, observed.kernels) for k, group in enumerate(observed.groups)]
+        kernels += [record.list_kernels(find_worst(record.seen)) for record in mine]
+        records += mine if options.keep_steps else [StepRecord(record.number, record.seen) for record in mine]
+        observed = replace(observed, kernels=None)
+        del mine  # with the kernels, unless they are to be kept
         if baseline is not None:
             observed = replace(observed, groups=attach_references(observed.groups, baseline))
         tell("judging", (number + 0.7) / len(traces))
@@ -129,12 +144,20 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     by_trace = join_diagnoses(diagnoses, unusable) if diagnoses else None
     exact = join_kinds(by_trace, others, unusable)
     groups = [part.seen for part in parts]
-    tables = tabulate(groups) | tabulate_compared(parts, exact.findings) | ledger_tables
+    kept = [_keep_named(*each, exact.findings) for each in zip(records, kernels, strict=True)]
+    tables = tabulate(groups, kept) | tabulate_compared(parts, exact.findings) | ledger_tables
     joined = publish_numbers(count_from_own_start(exact, diagnoses))
+    steps = tuple(records) if options.keep_steps else ()
     if baseline is None:
-        return Outcome(joined, tables)
+        return Outcome(joined, tables, steps=steps)
     told = describe_against(baseline, joined, tables)
-    return Outcome(replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits(groups)))
+    return Outcome(replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits(groups)), steps)
+
+
+def _keep_named(record: StepRecord, kernels: Columns, findings: Sequence[Finding]) -> Columns:
+    """Keep of a group's worst step as many kernels as a bundle has room for, those of the findings first."""
+    named = {rank for finding in findings if finding.engine == record.seen.engine for rank in finding.ranks}
+    return keep_kernels(kernels, record.list_meetings(find_worst(record.seen)), named)
 
 
 def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.participations import JOIN
 from dprankdiag.model import results
-from dprankdiag.model.results import COMPONENTS, WORK
-from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
+from dprankdiag.model.results import COMPONENTS, STEP_KERNELS
+from dprankdiag.model.schema import Columns, Table, join_rows
+from dprankdiag.pipelines.step_record import StepRecord, find_worst, list_together, median_length
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -37,8 +36,11 @@ class _Group:
         return np.full(n_rows, self.number, np.int16)
 
 
-def tabulate(seen: Sequence[Observations]) -> dict[str, Columns]:
+def tabulate(seen: Sequence[Observations], kernels: Sequence[Columns] = ()) -> dict[str, Columns]:
     """Tabulate the lockstep groups of all deployments.
+
+    Args:
+        kernels: of the groups' worst steps, as many as are kept.
 
     Returns:
         The tables of `model.results` by name; nothing if there are no groups.
@@ -46,7 +48,8 @@ def tabulate(seen: Sequence[Observations]) -> dict[str, Columns]:
     groups = [_Group(number, group) for number, group in enumerate(seen)]
     if not groups:
         return {}
-    return {table.name: _join(table, [rows for group in groups for rows in make(group)]) for table, make in _MAKERS}
+    made = {table.name: _join(table, [rows for group in groups for rows in make(group)]) for table, make in _MAKERS}
+    return made | {STEP_KERNELS.name: _join(STEP_KERNELS, list(kernels))}
 
 
 def _join(table: Table, parts: list[Columns]) -> Columns:
@@ -66,13 +69,9 @@ def _kinds(group: _Group) -> list[Columns]:
             "kind": np.arange(len(grids), dtype=np.int16),
             "name": np.array([grid.kind for grid in grids], object),
             "steps": np.array([len(grid.number) for grid in grids], np.int32),
-            "median_ns": np.array([_median_length(grid) for grid in grids], np.int64),
+            "median_ns": np.array([median_length(grid) for grid in grids], np.int64),
         }
     ]
-
-
-def _median_length(grid: StepGrid) -> int:
-    return round(float(np.median(grid.duration_ns)))
 
 
 def _steps(group: _Group) -> list[Columns]:
@@ -143,7 +142,7 @@ def _arrivals(group: _Group) -> list[Columns]:
     for grid in group.seen.grids:
         arrival = grid.behind_ns
         for position in range(arrival.shape[1]):
-            for members in _list_meetings(grid, position):
+            for members in list_together(grid, position):
                 mine = arrival[:, position, members]
                 middle = np.round(np.median(mine, axis=1)).astype(np.int64)
                 last += np.bincount(members[mine.argmax(axis=1)], minlength=len(last))
@@ -163,21 +162,8 @@ def _arrivals(group: _Group) -> list[Columns]:
     return [columns]
 
 
-def _list_meetings(grid: StepGrid, position: int) -> list[IntArray]:
-    """List the members of every meeting of two or more ranks at a position."""
-    groups = grid.group[position]
-    found = [np.flatnonzero(groups == value) for value in np.unique(groups)]
-    return [members for members in found if len(members) > 1]
-
-
-def _find_worst(seen: Observations) -> int:
-    """Find the step in which the ranks wait longest against the median length of its kind; the first of equals."""
-    median = np.array([max(_median_length(grid), 1) for grid in seen.grids])
-    return int(np.argmax(seen.sums["wait"].mean(axis=1) / median[seen.grid_of]))
-
-
 def _worst_steps(group: _Group) -> list[Columns]:
-    worst = _find_worst(group.seen)
+    worst = find_worst(group.seen)
     kind = int(group.seen.grid_of[worst])
     return [
         {
@@ -185,56 +171,13 @@ def _worst_steps(group: _Group) -> list[Columns]:
             "step": np.array([worst], np.int32),
             "kind": np.array([kind], np.int16),
             "wait_ns": np.array([round(float(group.seen.sums["wait"][worst].mean()))], np.int64),
-            "median_ns": np.array([_median_length(group.seen.grids[kind])], np.int64),
+            "median_ns": np.array([median_length(group.seen.grids[kind])], np.int64),
         }
     ]
 
 
 def _worst_meetings(group: _Group) -> list[Columns]:
-    """Lay the worst step out: every rank leaves the step before, and each meeting follows the segment before it."""
-    worst = _find_worst(group.seen)
-    grid = group.seen.grids[group.seen.grid_of[worst]].take(np.array([group.seen.row_of[worst]]))
-    segment, wait, transfer = grid.segment[0], grid.wait[0], grid.own_transfer[0]
-    length = segment + wait + transfer
-    end = grid.start_ns[0] + grid.entry[0] + np.cumsum(length, axis=0)
-    start = end - length
-    work = np.minimum(sum(grid.components[name][0] for name in WORK), np.maximum(segment, 0))
-    n_positions, n_ranks = segment.shape
-    awaited = _find_awaited(grid)
-    last = np.where(awaited[:, None] >= 0, _name_last(grid, group.ranks)[awaited], ABSENT_ID)
-    return [
-        {
-            "group": group.label(segment.size),
-            "position": np.repeat(np.arange(n_positions, dtype=np.int32), n_ranks),
-            "rank": np.tile(group.ranks, n_positions),
-            "start_ns": start.ravel(),
-            "arrival_ns": (start + segment).ravel(),
-            "wait_ns": wait.ravel(),
-            "end_ns": end.ravel(),
-            "work_ns": np.asarray(work, np.int64).ravel(),
-            "last_rank": last.astype(np.int32).ravel(),
-            "awaited": np.repeat(awaited, n_ranks).astype(np.int32),
-        }
-    ]
-
-
-def _find_awaited(grid: StepGrid) -> IntArray:
-    """Return the position of the meeting waited for at each position: of a join its call's, -1 in an earlier step."""
-    own = np.arange(len(grid.operation))
-    return own if grid.beside is None else np.where(grid.beside.event == JOIN, grid.beside.partner, own)
-
-
-def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the rank that comes last to each meeting of one step, `(n_positions, n_ranks)`; of equals the first.
-
-    Who is waited for is unknown where the meeting stands at another place in the other members' step.
-    """
-    arrival = grid.behind_ns[0]
-    last = np.where(arrival < 0, ABSENT_ID, ranks[None, :]).astype(np.int32)
-    for position in range(len(arrival)):
-        for members in _list_meetings(grid, position):
-            last[position, members] = ranks[members[arrival[position, members].argmax()]]
-    return last
+    return [StepRecord(group.number, group.seen).list_meetings(find_worst(group.seen))]
 
 
 _MAKERS: tuple[tuple[Table, Callable[[_Group], list[Columns]]], ...] = (

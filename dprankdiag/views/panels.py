@@ -237,14 +237,13 @@ def _name_kind(tables: Tables, group: Group, kind: int) -> str:
     return f"{columns['steps'][row]} steps of the kind '{columns['name'][row]}'"
 
 
-def _draw_worst(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
+def make_worst_panel(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
+    """Show the worst step of a group meeting by meeting."""
     key, title = f"worst-{group.number}", _title("The worst step", group)
     meetings = take_group_rows(tables, results.WORST_MEETINGS, group.number)
     step = take_group_rows(tables, results.WORST_STEPS, group.number)
     if meetings is None or step is None:
         return Panel(key, title, "", missing=_explain_missing(diagnosis))
-    from dprankdiag.views.figures.timeline import draw_step
-
     kind = int(step["kind"][0])
     names = {
         position: name
@@ -254,14 +253,29 @@ def _draw_worst(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     mean, median = format_ns(int(step["wait_ns"][0])), format_ns(int(step["median_ns"][0]))
     says = (
         f"Step {step['step'][0]}, in which the ranks wait {mean} on average, the most against the median length of its "
-        f"kind of step ({median}). {_describe_longest(meetings, names)}"
+        f"kind of step ({median}). {describe_longest(meetings, names)}"
     )
+    return make_step_panel(key, title, says, meetings, names, group)
+
+
+def make_step_panel(
+    key: str, title: str, says: str, meetings: Columns, names: Mapping[int, str], group: Group
+) -> Panel:
+    """Show a step meeting by meeting.
+
+    Args:
+        meetings: rows of `model.results.WORST_MEETINGS` of one step.
+        names: of the meetings by position.
+    """
+    from dprankdiag.views.figures.timeline import draw_step
+
     rows = [_sum_meetings(meetings, rank) for rank in np.unique(meetings["rank"]).tolist()]
     columns = ("rank", "work", "idle", "wait", "transfer", "came last to")
     return Panel(key, title, says, draw_step(meetings, names, group.named), "", columns, rows, columns)
 
 
-def _describe_longest(meetings: Columns, names: Mapping[int, str]) -> str:
+def describe_longest(meetings: Columns, names: Mapping[int, str]) -> str:
+    """Say who waits the longest in a step, for whom and where."""
     row = int(meetings["wait_ns"].argmax())
     position, rank = int(meetings["position"][row]), int(meetings["rank"][row])
     wait, last = format_ns(int(meetings["wait_ns"][row])), name_rank(int(meetings["last_rank"][row]))
@@ -310,7 +324,7 @@ def make_ranks_panel(diagnosis: Diagnosis) -> Panel:
 
 SUBJECTS: Mapping[str, Draw] = {
     "waits": _draw_waits,
-    "worst": _draw_worst,
+    "worst": make_worst_panel,
     "arrivals": _draw_arrivals,
     "layers": _draw_layers,
 }

@@ -3,8 +3,8 @@
 A group is a process, a rank a thread. Every meeting of the worst step gives its members slices: the segment before it
 (called work or idle after what fills most of it), the wait for the last to arrive, and the transfer; an arrow leads
 from the last rank's segment to each wait that it ends; where work waits for a call that ran beside it, from the segment
-before that call. Beside them stand all steps of the group, and a counter for
-every rank: what it waits in each step.
+before that call. Below a rank stand the kernels of its streams in that step, a thread a stream. Beside them stand all
+steps of the group, and a counter for every rank: what it waits in each step.
 
 Source: Trace Event Format (Google document CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): phases X, C, M, s and f, times
 in µs; flows bind to the slice that encloses their time.
@@ -30,6 +30,12 @@ from dprankdiag.views.meetings import name_meetings, name_rank
 STEPS_THREAD = 0
 """Thread of a group's steps; the thread of rank r is r + 1."""
 
+FIRST_STREAM = 1_000_000
+"""Thread of the first stream with kernels; the others follow."""
+
+TRACKS_A_RANK = 1_000
+"""Places a rank has in the order of tracks: its own, then its streams."""
+
 MAX_COUNTS = 100_000
 """Values of all counters together; more make files that viewers load slowly."""
 
@@ -40,10 +46,16 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
     """Write one JSON object, an event a line; width and colour do not apply."""
     origin_ns = _find_origin(tables)
     events = [*_name_tracks(tables), *_list_steps(tables, origin_ns), *count_waits(tables, origin_ns)]
-    events += _list_worst(tables, origin_ns)
+    events += [*_list_worst(tables, origin_ns), *_list_kernels(tables, origin_ns)]
     missing = [
         table.name
-        for table in (results.STEPS, results.RANK_STEPS, results.WORST_STEPS, results.WORST_MEETINGS)
+        for table in (
+            results.STEPS,
+            results.RANK_STEPS,
+            results.WORST_STEPS,
+            results.WORST_MEETINGS,
+            results.STEP_KERNELS,
+        )
         if find_table(tables, table) is None
     ]
     about = {
@@ -60,7 +72,8 @@ def render(diagnosis: Diagnosis, tables: Tables, *, width: int = DEFAULT_WIDTH, 
 
 def _find_origin(tables: Tables) -> int:
     """Return the first moment drawn, so that no time is negative and none has too many digits for a double."""
-    found = [find_table(tables, table) for table in (results.STEPS, results.WORST_MEETINGS)]
+    timed = (results.STEPS, results.WORST_MEETINGS, results.STEP_KERNELS)
+    found = [find_table(tables, table) for table in timed]
     return min((int(columns["start_ns"].min()) for columns in found if columns and count_rows(columns)), default=0)
 
 
@@ -93,7 +106,7 @@ def _name_tracks(tables: Tables) -> Iterator[Event]:
             "name": "thread_sort_index",
             "pid": group + 1,
             "tid": rank + 1,
-            "args": {"sort_index": rank + 1},
+            "args": {"sort_index": (rank + 1) * TRACKS_A_RANK},
         }
 
 
@@ -164,6 +177,22 @@ def _list_worst(tables: Tables, origin_ns: int) -> Iterator[Event]:
         late = segments.get((group, awaited, row["last_rank"]))
         if late is not None and row["wait_ns"] > 0 and late["arrival_ns"] - late["start_ns"] > 1:
             yield from _list_flow(number, late, row, origin_ns)
+
+
+def _list_kernels(tables: Tables, origin_ns: int) -> Iterator[Event]:
+    """List the kernels of the worst step by stream, each from where its stream was free: slices must not overlap."""
+    threads: dict[tuple[int, int, int], int] = {}
+    for row in _rows(tables, results.STEP_KERNELS):
+        group, rank, stream = key = row["group"], row["rank"], row["stream"]
+        if key not in threads:
+            thread = threads[key] = FIRST_STREAM + len(threads)
+            place = (rank + 1) * TRACKS_A_RANK + sum(known[:2] == key[:2] for known in threads)
+            yield _name("thread_name", group, thread, f"rank {rank}, stream {stream}")
+            yield {**_name("thread_sort_index", group, thread, ""), "args": {"sort_index": place}}
+        span = (row["end_ns"] - row["own_ns"], row["end_ns"])
+        about = {"family": row["family"], "idle_before_ns": row["idle_ns"]}
+        if row["own_ns"] > 0:
+            yield _slice(group, threads[key], row["name"], "kernel", span, origin_ns, about)
 
 
 def _list_flow(number: int, late: Mapping[str, Any], waiting: Mapping[str, Any], origin_ns: int) -> Iterator[Event]:

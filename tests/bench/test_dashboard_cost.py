@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 def make_provider(n_steps: int) -> OfflineProvider:
     """Make a saved diagnosis of many ranks and steps; only its size is like a real one."""
-    small = dict(make_tables())
+    small = dict(make_tables(n_ranks=RANKS, layers=16))
     chance = np.random.default_rng(1)
     ids = {
         "group": np.zeros(RANKS * n_steps),
@@ -71,6 +71,21 @@ def make_provider(n_steps: int) -> OfflineProvider:
     return show_saved("large", builders.diagnosis(ranks=ranks), tables)
 
 
+def time_meetings(page: Page, address: str) -> float:
+    """Return the seconds from a click on a link to another meeting until its kernels show."""
+    page.goto(f"{address}/timeline")
+    chosen, links = page.locator("#kernels strong"), page.locator("#kernels a.stay")
+    chosen.wait_for()
+    times = []
+    for turn in range(6):
+        before = chosen.text_content()
+        began = time.perf_counter()
+        links.nth(2 if turn % 2 else 0).click()
+        page.wait_for_function("old => document.querySelector('#kernels strong').textContent !== old", arg=before)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
 def time_page(page: Page, address: str, ready: str) -> float:
     """Return the seconds from the scripts being there until something shows; the first opening fills the cache."""
     times = []
@@ -91,11 +106,15 @@ def test_a_large_recording_is_shown_soon(browser: Browser, figures: list[Figure]
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             verdict = time_page(page, address, "#page article.card")
             waits = time_page(page, f"{address}/waiting", drawn)
+            meeting = time_meetings(page, address)
+            page.goto(f"{address}/waiting")
+            page.locator(drawn).first.wait_for()
             zoom = statistics.median(page.evaluate(ZOOM)[1:]) / 1000
             page.close()
         measured += [
             Figure("dashboard, verdict on screen once scripts are there", verdict, 2.0, how, unit="s"),
             Figure("dashboard, heat map of waits on screen", waits, 2.0 if n_steps == STEPS else 4.0, how, unit="s"),
+            Figure("dashboard, kernels of another meeting on screen", meeting, 0.3, how, unit="s"),
             Figure("dashboard, zoom into the heat map", zoom, 0.3, how, unit="s"),
         ]
     figures += measured

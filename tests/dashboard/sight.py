@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from dprankdiag.dashboard.app import create_app
 from dprankdiag.dashboard.provider import OfflineProvider, Provider, show_saved
 from dprankdiag.dashboard.serve import serve
-from dprankdiag.pipelines.diagnose import diagnose
+from dprankdiag.pipelines.diagnose import Options, diagnose
 from tests.conftest import ROOT
 from tests.dashboard.access import list_barriers
 
@@ -69,8 +69,8 @@ def visit(context: BrowserContext, provider: Provider, scheme: Any = "light") ->
 @cache
 def show_example(name: str) -> OfflineProvider:
     """Diagnose a recording of the examples."""
-    outcome = diagnose([ROOT / "examples" / name])
-    return show_saved(name, outcome.diagnosis, outcome.tables)
+    outcome = diagnose([ROOT / "examples" / name], Options(keep_steps=True))
+    return show_saved(name, outcome.diagnosis, outcome.tables, outcome.steps)
 
 
 def wait_for_figures(page: Page, count: int) -> None:

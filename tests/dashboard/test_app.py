@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from dash import no_update
 from dash.development.base_component import Component
@@ -19,6 +20,8 @@ from dprankdiag.dashboard.pages.waiting import find_worst_step
 from dprankdiag.dashboard.places import Place, read_place, write_address
 from dprankdiag.dashboard.provider import Snapshot, show_saved
 from dprankdiag.model.diagnosis import Diagnosis, TimeWindow
+from dprankdiag.model.results import REPLAY_FAMILY
+from dprankdiag.model.schema import take_rows
 from dprankdiag.store.bundle import load_bundle
 from dprankdiag.views.markup import tag
 from tests import builders
@@ -43,7 +46,9 @@ def show(snapshot: Snapshot | None, address: str, shown: Any = None) -> Screen:
     return show_place(snapshot, read_place(path, search), shown)
 
 
-@pytest.mark.parametrize("address", ["/", "/timeline?group=0&step=12&rank=3", "/waiting?rank=0"])
+@pytest.mark.parametrize(
+    "address", ["/", "/timeline?group=0&step=12&rank=3", "/waiting?rank=0", "/timeline?group=0&step=12&meeting=4"]
+)
 def test_an_address_is_read_as_it_was_written(address: str) -> None:
     assert write_address(read_place(*address.partition("?")[::2])) == address
 
@@ -105,6 +110,16 @@ def test_of_a_page_that_stays_only_what_changed_is_sent() -> None:
     assert "Another headline" in read_text(later.outputs[2])
 
 
+def test_of_another_meeting_of_a_step_only_what_tells_of_it_is_sent() -> None:
+    step = int(make_tables()["worst_steps"]["step"][0])
+    shown = show(make_snapshot(), f"/timeline?group=0&step={step}&meeting=1").outputs[4]
+    later = show(make_snapshot(), f"/timeline?group=0&step={step}&meeting=2", shown)
+    assert later.outputs[0] is no_update
+    assert {part["key"] for part, _ in later.changes} == {"meeting", "kernels", "late", "segment", "whole-step"}
+    elsewhere = show(make_snapshot(), f"/timeline?group=0&step={step}&rank=2&meeting=2", shown)
+    assert elsewhere.outputs[0] is not no_update
+
+
 def test_a_page_of_another_shape_is_sent_whole() -> None:
     shown = show(make_snapshot(), "/waiting").outputs[4]
     later = show(Snapshot(1, "x", builders.diagnosis(), {}), "/waiting", shown)
@@ -123,6 +138,21 @@ def test_a_click_on_a_heat_map_of_waits_leads_to_its_step_and_rank() -> None:
     assert find_clicked(make_snapshot(), [click, None], graphs) == "/timeline?group=0&step=7&rank=3"
     assert find_clicked(make_snapshot(), [None, click], graphs) is None
     assert find_clicked(make_snapshot(), [None, None], graphs) is None
+
+
+@pytest.mark.parametrize("told", [2, ["97 µs<br>all_gather", 2]])
+def test_a_click_on_a_meeting_leads_to_its_kernels(told: Any) -> None:
+    graphs = [{"type": "figure", "key": "meetings-0-12"}]
+    address = "/timeline?group=0&step=12&meeting=2"
+    assert find_clicked(make_snapshot(), [{"points": [{"customdata": told}]}], graphs) == address
+    address = "/timeline?group=0&step=12&rank=6&meeting=2"
+    assert find_clicked(make_snapshot(), [{"points": [{"customdata": told}]}], graphs, 6) == address
+
+
+@pytest.mark.parametrize("told", [None, -1, [], ["words"], "2"])
+def test_a_click_beside_the_meetings_leads_nowhere(told: Any) -> None:
+    graphs = [{"type": "figure", "key": "meetings-0-12"}]
+    assert find_clicked(make_snapshot(), [{"points": [{"customdata": told}]}], graphs) is None
 
 
 def test_of_a_column_of_several_steps_the_one_with_the_longest_wait_is_meant() -> None:
@@ -170,6 +200,64 @@ def test_who_released_whom_is_told_of_the_worst_step() -> None:
     assert '"rank 3"' in text
 
 
+def read_kernels(snapshot: Snapshot, address: str) -> str:
+    """Read the section of kernels."""
+    elements = show(snapshot, address).outputs[0]
+    texts = (" ".join(read_text(one).split()) for one in elements)
+    return next((text for text in texts if text.startswith("Kernels")), "")
+
+
+def test_of_the_meeting_with_the_longest_wait_the_kernels_are_compared() -> None:
+    text = read_kernels(make_snapshot(), "/timeline")
+    assert "Rank 3 comes last" in text
+    assert "flash_fwd_kernel" in text
+    assert "The same over the whole step" in text
+
+
+def test_an_address_chooses_the_meeting_whose_kernels_are_shown() -> None:
+    step = int(make_tables()["worst_steps"]["step"][0])
+    for meeting in (0, 3):
+        assert f"meeting {meeting} of 0 to 5" in read_kernels(
+            make_snapshot(), f"/timeline?step={step}&meeting={meeting}"
+        )
+    longest = read_kernels(make_snapshot(), "/timeline")
+    assert read_kernels(make_snapshot(), f"/timeline?step={step}&meeting=999") == longest
+
+
+def test_a_bundle_without_kernels_says_how_to_get_them() -> None:
+    tables = {name: columns for name, columns in make_tables().items() if name != "step_kernels"}
+    text = read_kernels(Snapshot(0, "x", builders.diagnosis(), tables), "/timeline")
+    assert "an older version saved it" in text
+    assert "dprankdiag analyze TRACE -o run.dprank" in text
+
+
+def test_a_recording_without_kernels_says_how_to_record_them() -> None:
+    tables = {**make_tables(), "step_kernels": {k: v[:0] for k, v in make_tables()["step_kernels"].items()}}
+    text = read_kernels(Snapshot(0, "x", builders.diagnosis(), tables), "/timeline")
+    assert "holds no kernels" in text
+    assert "--cuda-graph-trace=node" in text
+
+
+def test_graphs_recorded_as_a_whole_are_shown_and_said_to_be() -> None:
+    kernels = dict(make_tables()["step_kernels"])
+    kernels["family"] = np.where(kernels["family"] == "collective", REPLAY_FAMILY, kernels["family"])
+    text = read_kernels(Snapshot(0, "x", builders.diagnosis(), {**make_tables(), "step_kernels": kernels}), "/timeline")
+    assert "a replay is one bar" in text
+    assert "--cuda-graph-trace=node" in text
+
+
+def test_ranks_whose_kernels_were_not_kept_are_told_of() -> None:
+    kernels = take_rows(make_tables()["step_kernels"], make_tables()["step_kernels"]["rank"] < 5)
+    text = read_kernels(Snapshot(0, "x", builders.diagnosis(), {**make_tables(), "step_kernels": kernels}), "/timeline")
+    assert "Of 8 ranks the kernels of 5 were kept" in text
+
+
+def test_of_another_step_than_the_worst_a_bundle_says_what_shows_it() -> None:
+    text = " ".join(read_text(show(make_snapshot(), "/timeline?step=1").outputs[0]).split())
+    assert "keeps only the worst step" in text
+    assert "dprankdiag dashboard TRACE" in text
+
+
 def test_what_gives_no_data_is_said_on_every_page() -> None:
     from dprankdiag.model.ledgers import NoData
 
@@ -215,8 +303,6 @@ def test_no_other_file_is_given(name: str) -> None:
 
 
 def test_a_table_is_saved_with_nothing_for_what_is_absent_and_no_formulas() -> None:
-    import numpy as np
-
     text = write_csv({"engine": np.array(["=1+1", "a,b"], object), "wait_ns": np.array([1.5, np.nan])})
     assert text == 'engine,wait_ns\n\'=1+1,1.5\n"a,b",\n'
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from dprankdiag.dashboard.pages import PAGES
 from dprankdiag.dashboard.provider import show_saved
@@ -18,9 +19,20 @@ from tests.views.results import make_tables
 pytestmark = pytest.mark.slow
 
 EXAMPLE = "load-one-rank.sqlite"
-FIGURES = {"/": 2, "/waiting": 2, "/timeline": 2, "/imbalance": 1, "/layers": 1, "/ledger": 0, "/export": 0}
+FIGURES = {"/": 2, "/waiting": 2, "/timeline": 3, "/imbalance": 1, "/layers": 1, "/ledger": 0, "/export": 0}
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
 INK = {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 237, 243)"}
+
+
+def find_point(page: Page, figure: int, across: float, down: float) -> tuple[float, float]:
+    """Find a point of a figure's area by its shares, where the mouse can reach it."""
+    area = page.locator(".js-plotly-plot").nth(figure).locator(".nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    point = box["x"] + box["width"] * across, box["y"] + box["height"] * down
+    page.mouse.move(*point)
+    return point
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -123,6 +135,61 @@ def test_an_address_opens_what_it_names(context: BrowserContext) -> None:
         assert page.title() == "Timeline · dprankdiag"
         seen.go("/nowhere")
         expect(page.locator("h1")).to_have_text("No such page")
+        assert_nothing_wrong(seen)
+
+
+def test_the_way_leads_from_the_heat_map_to_the_kernel_that_takes_longer(context: BrowserContext) -> None:
+    with visit(context, show_example(EXAMPLE)) as seen:
+        page = seen.go("/waiting")
+        page.mouse.click(*find_point(page, 0, 5.5 / 19, 3.5 / 8))
+        expect(page.locator("h2", has_text="Step 5, meeting by meeting")).to_be_visible()
+        wait_for_figures(page, 3)
+        page.mouse.click(*find_point(page, 1, 0.55, 3.5 / 8))
+        expect(page).to_have_url(re.compile(r"/timeline\?group=0&step=5&rank=3&meeting=2$"))
+        expect(page.locator("#kernels h2")).to_be_in_viewport()
+        section = page.locator("section", has=page.locator("h2", has_text=re.compile("^Kernels$")))
+        expect(section).to_contain_text("all_gather, layer 1 (gather), meeting 2 of 0 to 5")
+        first = section.locator("[data-table] tbody tr").first
+        expect(first).to_contain_text("flash_fwd_splitkv_mla")
+        expect(first.locator("td").nth(1)).to_have_text("attention")
+        assert "(" in str(first.locator("td[title]").get_attribute("title"))
+        wait_for_figures(page, 3)
+        assert_nothing_wrong(seen)
+        page.locator(".js-plotly-plot").first.evaluate("place => { place.marked = true; }")
+        page.locator("summary", has_text="The same over the whole step").click()
+        before = page.evaluate("window.scrollY")
+        page.get_by_role("link", name="← meeting before").press("Enter")
+        expect(page).to_have_url(re.compile(r"meeting=1$"))
+        expect(section).to_contain_text("meeting 1 of 0 to 5")
+        expect(first).not_to_contain_text("flash_fwd_splitkv_mla")
+        assert page.evaluate("window.scrollY") == before
+        assert page.locator(".js-plotly-plot").first.evaluate("place => place.marked")
+        expect(section.locator("details[open]")).to_have_count(1)
+        expect(page.get_by_role("link", name="← meeting before")).to_be_focused()
+
+
+def test_an_address_opens_the_kernels_it_names(context: BrowserContext) -> None:
+    with visit(context, show_example(EXAMPLE)) as seen:
+        page = seen.go("/timeline?group=0&step=12&rank=6&meeting=4")
+        expect(page.locator("section").last).to_contain_text("Rank 3 comes last")
+        expect(page.locator("section").last).to_contain_text("meeting 4 of 0 to 5")
+        page.locator("summary", has_text="The same over the whole step").click()
+        expect(page.locator("details[open] td", has_text="ncclDevKernel_AllGather").first).to_be_visible()
+        assert_nothing_wrong(seen)
+
+
+def test_hostile_names_of_kernels_are_shown_and_not_obeyed(context: BrowserContext) -> None:
+    evil = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
+    kernels = make_tables()["step_kernels"]
+    tables = {**make_tables(), "step_kernels": {**kernels, "name": np.full(len(kernels["name"]), evil, object)}}
+    with visit(context, show_saved("saved", builders.diagnosis(), tables)) as seen:
+        page = seen.go("/timeline")
+        wait_for_figures(page, 3)
+        expect(page.locator("td", has_text="<b>bold</b>").first).to_be_visible()
+        page.mouse.move(*find_point(page, 2, 0.3, 3.5 / 8))
+        expect(page.locator(".hoverlayer", has_text="bold")).to_have_count(1)
+        assert page.locator("img, main b b").count() == 0
+        assert page.title() != "owned"
         assert_nothing_wrong(seen)
 
 

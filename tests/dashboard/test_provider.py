@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.dashboard.history import KEPT_ROWS, KEPT_TICKS, EventLog, History
-from dprankdiag.dashboard.provider import LiveProvider, show_saved
+from dprankdiag.dashboard.provider import FullStep, LiveProvider, show_saved
 from dprankdiag.errors import UsageError
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, Tick, simulate_ledger
 from dprankdiag.model.ledger_results import LEDGER_HISTORY, LEDGER_RANKS
@@ -20,6 +20,7 @@ from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.watch import Watcher
 from dprankdiag.units import NS_PER_S
 from tests import builders
+from tests.dashboard.sight import show_example
 from tests.ledger_runs import read_pages
 
 Told = LedgerAnswer | NoData
@@ -50,6 +51,27 @@ def make_provider(replay: Replay) -> LiveProvider:
 def make_ranks(n_ranks: int) -> dict[str, Columns]:
     table = {column.name: np.zeros(n_ranks, column.dtype) for column in LEDGER_RANKS.columns}
     return {LEDGER_RANKS.name: table | {"rank": np.arange(n_ranks, dtype=np.int32)}}
+
+
+@pytest.mark.parametrize("step", [10, 3])
+def test_an_open_recording_gives_any_step_and_a_bundle_the_worst(step: int) -> None:
+    opened = show_example("load-one-rank.sqlite").snapshot
+    saved = replace(opened, steps=())
+    worst = int(opened.tables["worst_steps"]["step"][0])
+    of_recording, of_bundle = opened.take_step(0, step), saved.take_step(0, step)
+    assert of_recording.kernels is not None
+    assert of_recording.meetings is not None
+    assert set(of_recording.kernels["step"].tolist()) == {step}
+    if step != worst:
+        assert of_bundle == FullStep(None, None)
+        return
+    for mine, other in ((of_recording.kernels, of_bundle.kernels), (of_recording.meetings, of_bundle.meetings)):
+        assert other is not None
+        assert {name: values.tolist() for name, values in mine.items()} == {n: v.tolist() for n, v in other.items()}
+
+
+def test_a_group_that_is_not_there_has_no_step() -> None:
+    assert show_saved("x", builders.diagnosis(), {}).snapshot.take_step(0, 0) == FullStep(None, None)
 
 
 def test_a_saved_diagnosis_never_changes() -> None:

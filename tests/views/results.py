@@ -39,4 +39,31 @@ HOSTILE = (
 def make_tables(n_steps: int = 40, n_ranks: int = N_RANKS, layers: int = 3) -> dict[str, Columns]:
     factor = np.ones(n_ranks)
     factor[3] = 2.5
-    return tabulate([observe_steps(n_steps, n_ranks, layers, factor={"attention": factor})])
+    seen = observe_steps(n_steps, n_ranks, layers, factor={"attention": factor})
+    tables = tabulate([seen])
+    step = int(tables["worst_steps"]["step"][0])
+    return tabulate([seen], [make_kernels(tables["worst_meetings"], step)])
+
+
+def make_kernels(meetings: Columns, step: int) -> Columns:
+    """Fill every segment with one attention kernel after what idle time there is, and meet in one collective."""
+    order = np.lexsort((meetings["position"], meetings["rank"]))
+    start, arrival, end, work, rank = (
+        meetings[name][order] for name in ("start_ns", "arrival_ns", "end_ns", "work_ns", "rank")
+    )
+    n = len(rank)
+    idle = np.stack([arrival - start - work, np.zeros(n, np.int64)], axis=1).ravel()
+    begin, stop = (np.stack(pair, axis=1).ravel() for pair in ((arrival - work, arrival), (arrival, end)))
+    return {
+        "group": np.zeros(2 * n, np.int16),
+        "step": np.full(2 * n, step, np.int32),
+        "rank": np.repeat(rank, 2),
+        "stream": np.full(2 * n, 7, np.int32),
+        "start_ns": begin,
+        "end_ns": stop,
+        "own_ns": stop - begin,
+        "idle_ns": idle,
+        "host_ns": idle // 2,
+        "family": np.tile(np.array(["attention", "collective"], object), n),
+        "name": np.tile(np.array(["flash_fwd_kernel", "ncclDevKernel_AllGather"], object), n),
+    }

@@ -163,7 +163,7 @@ def test_bars_tell_their_meeting_and_who_came_last() -> None:
     tables = make_tables()
     figure = draw_step(tables["worst_meetings"], {0: "all_gather, layer 0"}, ())
     waits = figure.data[STATES.index("wait")]
-    assert any("all_gather, layer 0<br>last to come: rank 3" in text for text in waits.customdata)
+    assert any("all_gather, layer 0<br>last to come: rank 3" in text for text, _ in waits.customdata)
 
 
 def test_a_long_step_becomes_a_picture_of_the_same_shares() -> None:

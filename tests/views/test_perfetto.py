@@ -92,7 +92,7 @@ def test_every_step_is_drawn_at_its_time(result: Result) -> None:
 def test_the_slices_of_a_rank_fill_the_worst_step_without_overlap(result: Result) -> None:
     diagnosis, tables = result
     for rank in diagnosis.ranks:
-        slices = [event for event in _events(result, ph="X") if event["tid"] == rank.rank + 1]
+        slices = _events(result, ph="X", tid=rank.rank + 1)
         spans = [(_ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"])) for event in slices]
         assert spans == sorted(spans)
         assert all(end == start for (_, end), (start, _) in pairwise(spans))
@@ -149,7 +149,29 @@ def test_the_stalled_hosts_segment_is_called_idle() -> None:
 
 def test_tracks_are_named_after_ranks_in_their_order(result: Result) -> None:
     names = [event["args"]["name"] for event in _events(result, ph="M", name="thread_name")]
-    assert names == ["steps", *(f"rank {number}" for number in range(8))]
+    assert names[:9] == ["steps", *(f"rank {number}" for number in range(8))]
+    assert {name.partition(",")[0] for name in names[9:]} == set(names[1:9])
+    order = _events(result, ph="M", name="thread_sort_index")
+    place = {event["tid"]: event["args"]["sort_index"] for event in order}
+    assert len(set(place.values())) == len(place) == len(names) - 1
+    tracks = {event["tid"]: event["args"]["name"] for event in _events(result, ph="M", name="thread_name")}
+    by_place = [tracks[thread] for thread in sorted(place, key=lambda thread: place[thread])]
+    assert [name.partition(",")[0] for name in by_place] == sorted(name.partition(",")[0] for name in by_place)
+
+
+def test_the_kernels_of_the_worst_step_stand_on_their_streams_without_overlap(result: Result) -> None:
+    _, tables = result
+    drawn = _events(result, ph="X", cat="kernel")
+    kernels = tables["step_kernels"]
+    assert len(drawn) == (kernels["own_ns"] > 0).sum()
+    assert [event["name"] for event in drawn] == kernels["name"][kernels["own_ns"] > 0].tolist()
+    origin, ends = _origin(result), kernels["end_ns"][kernels["own_ns"] > 0]
+    assert [_ns(event["ts"]) + _ns(event["dur"]) + origin for event in drawn] == ends.tolist()
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in drawn:
+        spans[event["tid"]].append((_ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"])))
+    for mine in spans.values():
+        assert all(end <= start for (_, end), (start, _) in pairwise(mine))
 
 
 def test_every_time_keeps_its_nanoseconds() -> None:
@@ -162,12 +184,14 @@ def test_every_time_keeps_its_nanoseconds() -> None:
     assert min(event["ts"] for event in _events(result) if "ts" in event) >= 0
 
 
-@pytest.mark.parametrize("missing", ["members", "kinds", "positions", "worst_steps", "worst_meetings", "rank_steps"])
+@pytest.mark.parametrize(
+    "missing", ["members", "kinds", "positions", "worst_steps", "worst_meetings", "rank_steps", "step_kernels"]
+)
 def test_a_bundle_of_an_older_version_is_drawn_as_far_as_it_goes(missing: str) -> None:
     tables = {name: columns for name, columns in make_tables().items() if name != missing}
     document = json.loads(render(builders.diagnosis(), tables))
     assert document["traceEvents"]
-    declared = {"worst_steps", "worst_meetings", "rank_steps"}
+    declared = {"worst_steps", "worst_meetings", "rank_steps", "step_kernels"}
     assert document["otherData"]["not in this input"] == sorted({missing} & declared)
 
 
@@ -184,6 +208,10 @@ def test_hostile_names_stay_text(text: str) -> None:
     positions = dict(tables["positions"])
     positions["operation"] = np.full(len(positions["operation"]), text, object)
     tables["positions"] = positions
+    tables["step_kernels"] = {
+        **tables["step_kernels"],
+        "name": np.full(len(tables["step_kernels"]["name"]), text, object),
+    }
     written = render(builders.diagnosis(headline=text), tables)
     assert written.isascii()
     assert all(character == "\n" or character.isprintable() for character in written)

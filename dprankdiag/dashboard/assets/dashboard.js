@@ -33,7 +33,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     const body = make("tbody");
     for (const row of table.rows) {
       const line = make("tr");
-      row.forEach((cell, index) => line.append(make("td", cell, kinds[index])));
+      row.forEach((cell, index) => {
+        // A cell is a text, or a text and what hovering over it shows.
+        const [text, title] = Array.isArray(cell) ? cell : [cell];
+        line.append(make("td", text, title ? { title, ...kinds[index] } : kinds[index]));
+      });
       body.append(line);
     }
     const thead = make("thead");
@@ -50,24 +54,52 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   function keepZoom(graph) {
     if (graph.keepsZoom || !graph.on) return;
     graph.keepsZoom = true;
-    let kept = {}, restoring = false;
+    let kept = {}, restoring = false, where = location.search;
     graph.on("plotly_relayout", (change) => {
       if (restoring) return;
+      where = location.search;
       for (const [key, value] of Object.entries(change)) {
         if (/^[xy]axis\d*\.autorange$/.test(key)) kept = {};
         else if (/^[xy]axis\d*\.range/.test(key)) kept[key] = value;
       }
     });
     graph.on("plotly_react", () => {
+      if (where !== location.search) kept = {};
       if (!Object.keys(kept).length) return;
       restoring = true;
       Plotly.relayout(graph, { ...kept }).finally(() => { restoring = false; });
     });
   }
 
+  // A click on a meeting leads down to its kernels.
+  function followMeeting(graph) {
+    if (graph.followsMeeting || !graph.on || !graph.closest("[id*='\"meetings-']")) return;
+    graph.followsMeeting = true;
+    graph.on("plotly_click", () => document.getElementById("kernels")?.scrollIntoView());
+  }
+
+  // A link to what stands in the same place does not scroll the page to its top, and keeps the focus when drawn anew.
+  let followed = "";
+  function keepFocus() {
+    if (!followed || document.activeElement !== document.body) return;
+    const links = [...document.querySelectorAll("a.stay")];
+    links.find((link) => link.textContent === followed)?.focus({ preventScroll: true });
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a.stay");
+    followed = link ? link.textContent : "";
+    if (!link) return;
+    const place = window.scrollY;
+    requestAnimationFrame(() => window.scrollTo(0, place));
+  }, true);
+
   function refresh() {
-    for (const graph of document.querySelectorAll(".js-plotly-plot")) keepZoom(graph);
+    for (const graph of document.querySelectorAll(".js-plotly-plot")) {
+      keepZoom(graph);
+      followMeeting(graph);
+    }
     for (const place of document.querySelectorAll("[data-table]")) drawTable(place);
+    keepFocus();
     const heading = document.querySelector("#page h1");
     const title = heading ? heading.textContent + " · dprankdiag" : "dprankdiag";
     if (document.title !== title) document.title = title;

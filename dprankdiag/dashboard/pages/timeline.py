@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from dprankdiag.dashboard.elements import make_elements, show_table
+from dprankdiag.dashboard.kernels import show_kernels
 from dprankdiag.dashboard.pages.base import (
     GET_TRACE,
     Elements,
@@ -25,7 +29,15 @@ from dprankdiag.units import format_ns
 from dprankdiag.views.cards import write_command
 from dprankdiag.views.figures.around import LABELS, PARTS, choose_around, draw_around
 from dprankdiag.views.meetings import name_meetings, name_rank
-from dprankdiag.views.panels import Group, Panel, list_groups, make_group_panels, take_group_rows
+from dprankdiag.views.panels import (
+    Group,
+    Panel,
+    describe_longest,
+    list_groups,
+    make_step_panel,
+    make_worst_panel,
+    take_group_rows,
+)
 from dprankdiag.views.words import is_ledger
 
 MEANINGS = {
@@ -38,10 +50,14 @@ MEANINGS = {
     "transfer": "From the last arrival to the end of the collective.",
     "last to come": "The rank on whose arrival the collective began: it released the others.",
 }
+MEETINGS = "meetings"
+"""Begins the key of a figure whose meetings can be clicked."""
+
+TO_MEETING = "A click on a meeting shows its kernels below."
 TO_PERFETTO = "dprankdiag analyze TRACE -o run.perfetto.json"
 TO_KERNELS = (
-    " writes the worst step for ui.perfetto.dev, with an arrow from the late rank to each that waits for it; the page "
-    "Export has it too. To the kernels of other steps Nsight Systems leads, at the time given above."
+    " writes the worst step with its kernels for ui.perfetto.dev, and an arrow from the late rank to each that waits "
+    "for it; the page Export has it too."
 )
 
 
@@ -60,14 +76,18 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
     step = int(np.clip(step or 0, steps["step"].min(), steps["step"].max()))
     parts: Elements = [heading, _show_choice(groups, group, steps, step, worst_step)]
     parts.append(_show_around(snapshot, place, group, rows, steps, step))
-    if step == worst_step:
-        parts += _show_worst(snapshot, group)
+    full = snapshot.take_step(group.number, step)
+    names = _name_positions(snapshot, group, steps, step)
+    if full.meetings is not None:
+        parts += _show_meetings(snapshot, group, full.meetings, step, step == worst_step, names)
+        parts.append(show_kernels(full, place, group, step, names))
     elif worst_step is not None:
         link = dcc.Link(
             f"the worst step, {worst_step}", href=write_address(Place("/timeline", group.number, worst_step))
         )
-        kept = "Meeting by meeting only the worst step of a group is kept: see "
-        parts.append(html.P([html.Strong("Not shown. "), kept, link, "."], className="missing"))
+        kept = "Meeting by meeting and kernel by kernel a bundle keeps only the worst step of a group: see "
+        more = [". ", *make_elements(write_command("dprankdiag dashboard TRACE")), " shows every step so."]
+        parts.append(html.P([html.Strong("Not shown. "), kept, link, *more], className="missing"))
     parts.append(html.P(["To look closer: ", *make_elements(write_command(TO_PERFETTO)), TO_KERNELS]))
     return [*parts, show_words(MEANINGS)]
 
@@ -135,27 +155,29 @@ def _show_around(snapshot: Snapshot, place: Place, group: Group, rows: Columns, 
     )
 
 
-def _show_worst(snapshot: Snapshot, group: Group) -> Elements:
-    """Show the worst step meeting by meeting, and who came when."""
-    panels = [
-        panel
-        for panel in make_group_panels("worst", snapshot.diagnosis, snapshot.tables)
-        if panel.key == f"worst-{group.number}"
-    ]
-    parts: Elements = [show_panel(panel) for panel in panels]
-    meetings = take_group_rows(snapshot.tables, results.WORST_MEETINGS, group.number)
-    if meetings is None:
-        return parts
+def _show_meetings(
+    snapshot: Snapshot, group: Group, meetings: Columns, step: int, is_worst: bool, names: Mapping[int, str]
+) -> Elements:
+    """Show a step meeting by meeting, and who came when."""
+    key = f"{MEETINGS}-{group.number}-{step}"
+    if is_worst:
+        panel = make_worst_panel(snapshot.diagnosis, snapshot.tables, group)
+        panel = replace(panel, key=key)
+    else:
+        title = f"Step {step}, meeting by meeting"
+        panel = make_step_panel(key, title, describe_longest(meetings, names), meetings, names, group)
     columns = ("meeting", "first to come", "last to come", "apart", "waits behind it", "order of arrival")
-    rows = list_arrivals(meetings, _name_positions(snapshot, group))
+    rows = list_arrivals(meetings, names)
     table = show_table("released", "Who released whom", columns, rows, columns[3:5], MEANINGS)
     says = "The last to come to a meeting releases the others; whoever comes late may have been released late before."
-    return [*parts, html.Section([html.H2("Who released whom"), html.P(says), table])]
+    return [
+        show_panel(panel, note=TO_MEETING),
+        html.Section([html.H2("Who released whom"), html.P(says), table]),
+    ]
 
 
-def _name_positions(snapshot: Snapshot, group: Group) -> dict[int, str]:
-    worst = take_group_rows(snapshot.tables, results.WORST_STEPS, group.number)
-    kind = int(worst["kind"][0]) if worst is not None else 0
+def _name_positions(snapshot: Snapshot, group: Group, steps: Columns, step: int) -> dict[int, str]:
+    kind = int(steps["kind"][np.searchsorted(steps["step"], step)])
     named = name_meetings(snapshot.tables)
     return {position: name for (of, sort, position), name in named.items() if (of, sort) == (group.number, kind)}
 
@@ -163,7 +185,7 @@ def _name_positions(snapshot: Snapshot, group: Group) -> dict[int, str]:
 MOST_ORDERED = 8
 
 
-def list_arrivals(meetings: Columns, names: dict[int, str]) -> list[tuple[str, ...]]:
+def list_arrivals(meetings: Columns, names: Mapping[int, str]) -> list[tuple[str, ...]]:
     """List the meetings of a step: who came first and last, how far apart, what that cost, and who came in between.
 
     Args:

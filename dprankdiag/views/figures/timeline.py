@@ -108,9 +108,10 @@ def _draw_bars(meetings: Columns, spans: Columns, names: Mapping[int, str], orig
                 marker={"color": COLORS[state], "line": {"width": 0}},
                 name=LABELS[state],
                 customdata=[
-                    _describe(meetings, names, row, ns) for row, ns in zip(rows.tolist(), length.tolist(), strict=True)
+                    [_describe(meetings, names, row, ns), int(meetings["position"][row])]
+                    for row, ns in zip(rows.tolist(), length.tolist(), strict=True)
                 ],
-                hovertemplate=f"rank %{{y}}: {state} %{{customdata}}<extra></extra>",
+                hovertemplate=f"rank %{{y}}: {state} %{{customdata[0]}}<extra></extra>",
             )
         )
     return traces
