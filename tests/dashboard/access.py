@@ -5,7 +5,18 @@ from __future__ import annotations
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-_UNFOLD = "() => { for (const part of document.querySelectorAll('details')) part.open = true; }"
+_UNFOLD = """() => {
+  for (const part of document.querySelectorAll("details:not([open])")) {
+    part.open = true;
+    part.dataset.unfolded = "";
+  }
+}"""
+_FOLD = """() => {
+  for (const part of document.querySelectorAll("details[data-unfolded]")) {
+    part.open = false;
+    delete part.dataset.unfolded;
+  }
+}"""
 
 _HINT = ".plotly-notifier"
 """What plotly puts over all for three seconds after the first zoom, outside the page: how to zoom back."""
@@ -32,7 +43,7 @@ _CHECK = """() => {
 def list_barriers(page: Page) -> list[str]:
     """List what bars somebody from a page, by all rules of axe-core and a few of ours.
 
-    All is unfolded for it: axe passes over what is not shown.
+    All is unfolded for it, and folded again: axe passes over what is not shown.
     """
     page.evaluate(_UNFOLD)
     found = [
@@ -41,4 +52,5 @@ def list_barriers(page: Page) -> list[str]:
         for part in rule["nodes"]
     ]
     wrong: list[str] = page.evaluate(_CHECK)
+    page.evaluate(_FOLD)
     return [*found, *wrong]
