@@ -50,7 +50,8 @@ def compute_durations(world: World) -> Durations:
         if len(steps):
             rows = own[steps] if eager else _pad_rows(own[steps], world.verify_tokens)
             all_rows = _gather_rows(world, rows, padded=not eager or world.max_padding)
-            site = Site(world, chip, model, steps, work, routing, rows, all_rows)
+            sampled = _count_sampled(world, work)[steps] if eager else rows
+            site = Site(world, chip, model, steps, work, routing, rows, all_rows, sampled)
             lanes.append(_build_lane(site, "mixed" if kind == "mixed" else "decode", eager, noise))
     return Durations(tuple(lanes), _spend_on_hosts(world, chip, work), work.batches, model.hidden)
 
@@ -59,6 +60,11 @@ def count_rows(world: World, work: Work) -> Array:
     """Count the rows of activations of every rank: `(steps, ranks)`."""
     rows: Array = work.batches.decode_requests * world.verify_tokens + work.batches.prompt_tokens
     return rows
+
+
+def _count_sampled(world: World, work: Work) -> Array:
+    sampled: Array = work.batches.decode_requests * world.verify_tokens + work.batches.prompt_requests
+    return sampled
 
 
 def _pad_rows(rows: Array, verify_tokens: int) -> Array:
@@ -178,7 +184,7 @@ def _count_blocks(site: Site, op: Operation) -> Array:
         return np.full((1, 1), 24)
     if op.scale == "tokens" or "gemm" in op.key:
         return np.full((1, 1), site.chip.processors)
-    rows: Array = np.maximum(site.all_rows if op.scale == "all_rows" else site.rows, 1)
+    rows: Array = np.maximum(site.rows_of(op), 1)
     return rows
 
 

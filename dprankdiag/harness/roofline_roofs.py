@@ -29,6 +29,7 @@ class Site:
     Attributes:
         rows: `(n, ranks)` rows of activations before the gather, those that pad a graph included.
         all_rows: `(n, 1)` rows after it.
+        sampled: `(n, ranks)` rows after the last layer: of a prompt only its last token's.
         tokens, touched, tiles: see `Routing`; of these steps.
     """
 
@@ -40,11 +41,18 @@ class Site:
     routing: Routing
     rows: Array
     all_rows: Array
+    sampled: Array
 
     def at(self, values: Array) -> Array:
         """Pick these steps' values."""
         picked: Array = values[self.steps]
         return picked
+
+    def rows_of(self, op: Operation) -> Array:
+        """Pick the rows that an operation works on."""
+        if op.scale == "all_rows":
+            return self.all_rows
+        return self.sampled if op.layer == self.world.layers else self.rows
 
     def routed(self, values: Array, op: Operation) -> Array:
         """Pick these steps' values of the operation's layer."""
@@ -60,13 +68,9 @@ def roof_of(site: Site, op: Operation) -> Roof:
     return _ROOFS[op.key](site, op)
 
 
-def _elements(site: Site, op: Operation) -> Array:
-    return (site.all_rows if op.scale == "all_rows" else site.rows).astype(float)
-
-
 def _pass_over(width: Callable[[Model], float], floors: float = 1.0) -> FindRoof:
     """Read and write so many bytes a row."""
-    return lambda site, op: move_bytes(site.chip, _elements(site, op) * width(site.model), floors)
+    return lambda site, op: move_bytes(site.chip, site.rows_of(op) * width(site.model), floors)
 
 
 def _project(columns: Callable[[Model, int], int], depth: Callable[[Model, int], int]) -> FindRoof:
@@ -74,7 +78,7 @@ def _project(columns: Callable[[Model, int], int], depth: Callable[[Model, int],
 
     def find(site: Site, op: Operation) -> Roof:
         shape = (columns(site.model, site.world.attention_tp), depth(site.model, site.world.attention_tp))
-        return multiply_matrices(site.chip, _elements(site, op), *shape, site.model.weight_bytes)
+        return multiply_matrices(site.chip, site.rows_of(op), *shape, site.model.weight_bytes)
 
     return find
 

@@ -1,4 +1,8 @@
-"""Which experts the tokens go to, and on which rank these lie."""
+"""Which experts the tokens go to, and on which rank these lie.
+
+Experts are placed as a balancer does that knows how popular they are: one copy more a rank, spent on the most popular,
+and every rank as heavy as the next.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from dprankdiag.harness.world import World
 @dataclass(frozen=True, slots=True)
 class Routing:
     """What each rank's experts get: `(steps, layers, ranks)` each.
+
+    A copy counts as an expert.
 
     Attributes:
         tokens: routed tokens; their sum over the ranks is the step's tokens times the experts that each takes.
@@ -41,10 +47,11 @@ def route_tokens(world: World, model: Model, rows: Array) -> Routing:
     shape = (len(rows), world.layers, world.ranks)
     tokens, touched, tiles = (np.zeros(shape, np.int64) for _ in range(3))
     for layer in range(world.layers):
-        popular = draw_popularity(world, model, layer)
-        owner = place_experts(popular, world.ranks)
+        weights = copy_popular(draw_popularity(world, model, layer), world.ranks)
+        order = open_stream(world.seed, "roofline", "placement", layer).permutation(world.ranks)
+        owner = order[place_experts(weights, world.ranks)]
         on_rank = owner[:, None] == np.arange(world.ranks)
-        counts = _count_tokens(world, model, layer, _weigh(world, layer, popular, owner), rows)
+        counts = _count_tokens(world, model, layer, _weigh(world, layer, weights, owner), rows)
         tokens[:, layer] = counts @ on_rank
         touched[:, layer] = (counts > 0) @ on_rank.astype(np.int64)
         tiles[:, layer] = -(-counts // TILE_ROWS) @ on_rank
@@ -62,17 +69,30 @@ def draw_popularity(world: World, model: Model, layer: int) -> Array:
     return shares
 
 
-def place_experts(popular: Array, ranks: int) -> Array:
-    """Deal experts to ranks by falling popularity, to and fro: `(experts,)` rank of each."""
-    turn, place = np.divmod(np.arange(len(popular)), ranks)
-    owner = np.empty(len(popular), np.int64)
-    owner[np.argsort(-popular, kind="stable")] = np.where(turn % 2, ranks - 1 - place, place)
+def copy_popular(popular: Array, copies: int) -> Array:
+    """Give the most popular experts copies that share their tokens: `(experts + copies,)` shares."""
+    times = np.ones(len(popular), np.int64)
+    for _ in range(copies):
+        times[np.argmax(popular / times)] += 1
+    return np.repeat(popular / times, times)
+
+
+def place_experts(weights: Array, ranks: int) -> Array:
+    """Place experts, the heaviest first, on the lightest rank that has room: `(experts,)` rank of each."""
+    room = np.bincount(np.arange(len(weights)) % ranks, minlength=ranks)
+    load = np.zeros(ranks)
+    owner = np.empty(len(weights), np.int64)
+    for expert in np.argsort(-weights, kind="stable"):
+        rank = np.argmin(np.where(room > 0, load, np.inf))
+        owner[expert] = rank
+        load[rank] += weights[expert]
+        room[rank] -= 1
     return owner
 
 
-def _weigh(world: World, layer: int, popular: Array, owner: Array) -> Array:
+def _weigh(world: World, layer: int, even: Array, owner: Array) -> Array:
     """Multiply the popularity of hot ranks' experts: `(steps, experts)`."""
-    weights = np.tile(popular, (world.run_steps, 1))
+    weights = np.tile(even, (world.run_steps, 1))
     for position, fault in enumerate(world.faults):
         if fault.kind == "hot_expert" and not fault.spread:
             active = fault_activity(world, position).any(axis=1)
@@ -90,7 +110,7 @@ def _count_tokens(world: World, model: Model, layer: int, weights: Array, rows: 
     Source: Anscombe, The transformation of Poisson, binomial and negative-binomial data, Biometrika 35 (1948).
     """
     random = open_stream(world.seed, "roofline", "routing", layer)
-    shape = (world.run_steps, model.experts)
+    shape = weights.shape
     weights = weights * np.exp(world.routing_spread * random.standard_normal(shape))
     scatter = random.standard_normal(shape)
     total = rows * model.top_k

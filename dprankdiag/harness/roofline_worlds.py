@@ -29,10 +29,10 @@ from dprankdiag.harness.world import World
 
 ROOFLINE_WORLDS: dict[str, World] = {
     "roofline_healthy": World(
-        seed=101, physics="roofline", model="deepseek-v3", chip="h200", requests=32, context_tokens=6000
+        seed=101, physics="roofline", model="deepseek-v3", chip="h200", requests=32, context_tokens=6_000
     ),
     "roofline_healthy_vllm": World(
-        seed=102, physics="roofline", model="qwen3-235b", chip="h100", names="vllm", requests=32, context_tokens=6000
+        seed=102, physics="roofline", model="qwen3-235b", chip="h100", names="vllm", requests=32, context_tokens=6_000
     ),
     "roofline_healthy_deepep": World(
         seed=103,
@@ -44,10 +44,10 @@ ROOFLINE_WORLDS: dict[str, World] = {
         steps=30,
         layers=5,
         requests=48,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_attention_tp": World(
-        seed=104, physics="roofline", model="glm-4.5", chip="h20", attention_tp=2, requests=32, context_tokens=6000
+        seed=104, physics="roofline", model="glm-4.5", chip="h20", attention_tp=2, requests=32, context_tokens=6_000
     ),
     "roofline_healthy_eager": World(
         seed=105,
@@ -58,10 +58,16 @@ ROOFLINE_WORLDS: dict[str, World] = {
         names="vllm",
         overlap=True,
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_mixed": World(
-        seed=106, physics="roofline", model="deepseek-v3", chip="h20", prefill_every=6, requests=32, context_tokens=6000
+        seed=106,
+        physics="roofline",
+        model="deepseek-v3",
+        chip="h20",
+        prefill_every=6,
+        requests=32,
+        context_tokens=6_000,
     ),
     "roofline_healthy_verify": World(
         seed=107,
@@ -72,7 +78,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         requests=16,
         communication="deepep",
         receive_hook=True,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_heavy_routing": World(
         seed=108,
@@ -82,7 +88,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         routing_gini=0.6,
         routing_spread=0.2,
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_custom_all_reduce": World(
         seed=109,
@@ -92,7 +98,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         communication="custom_all_reduce",
         names="vllm",
         requests=64,
-        context_tokens=3000,
+        context_tokens=3_000,
     ),
     "roofline_healthy_normal_dispatch": World(
         seed=110,
@@ -103,7 +109,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         graph=False,
         prefill_every=8,
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_noisy": World(
         seed=111,
@@ -114,7 +120,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         names="vllm",
         dependent_launch=True,
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_few_requests": World(
         seed=112,
@@ -122,7 +128,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         model="deepseek-v3",
         chip="h200",
         requests=8,
-        context_tokens=16000,
+        context_tokens=16_000,
         length_spread=0.9,
     ),
     "roofline_healthy_wide": World(
@@ -139,7 +145,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         drift_ppm=10.0,
         communication="deepep",
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_healthy_levels": World(
         seed=114,
@@ -150,7 +156,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         load_levels=(1.0, 2.5, 1.5),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_slow_gpu": World(
         seed=121,
@@ -159,7 +165,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h200",
         faults=(slow_gpu(2, 1.2),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_memory_gpu": World(
         seed=122,
@@ -169,7 +175,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         names="vllm",
         faults=(slow_gpu(5, 1.25, memory_only=True),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_context": World(
         seed=123,
@@ -178,7 +184,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h200",
         faults=(load_context(3, 2.5),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_requests": World(
         seed=124,
@@ -188,7 +194,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         graph=False,
         faults=(load_requests(6, 1.75),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_requests_graph": World(
         seed=125,
@@ -197,7 +203,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h100",
         faults=(load_requests(1, 2.0),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_onset": World(
         seed=126,
@@ -209,7 +215,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         names="vllm",
         faults=(load_context(1, 2.5, when=onset(40)),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_prefill": World(
         seed=127,
@@ -220,7 +226,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         faults=(load_prefill(4, 1.25, when=periodic(5, 2)),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_prefill_vllm": World(
         seed=128,
@@ -232,7 +238,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         faults=(load_prefill(0, 1.25, when=burst(0.3)),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_prefill_turns": World(
         seed=129,
@@ -243,7 +249,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         faults=(load_prefill(tuple(range(8)), 1.25, when=periodic(3), rotating=True),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_idle": World(
         seed=130,
@@ -252,7 +258,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h200",
         faults=(load_idle((1, 5), 1.5),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_idle_eager": World(
         seed=131,
@@ -262,7 +268,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         graph=False,
         faults=(load_idle(2, 2.0),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_idle_half": World(
         seed=132,
@@ -272,7 +278,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         names="vllm",
         faults=(load_idle((0, 3, 6), 1.5, when=burst(0.7)),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_layout_before": World(
         seed=133,
@@ -284,7 +290,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         load_levels=(1.0, 2.5),
         faults=(structural_layout(5, 1.6),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_layout_after": World(
         seed=134,
@@ -296,7 +302,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         load_levels=(1.0, 2.5, 1.0),
         faults=(structural_layout(2, 1.4, side="after"),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_lost_graphs": World(
         seed=135,
@@ -305,7 +311,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h200",
         steps=60,
         requests=16,
-        context_tokens=3000,
+        context_tokens=3_000,
         faults=(structural_graph(4, when=burst(0.3)),),
     ),
     "roofline_host_late": World(
@@ -315,7 +321,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h200",
         faults=(host_late(4, 600_000),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_host_burst": World(
         seed=137,
@@ -325,7 +331,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         steps=60,
         faults=(host_burst(5, stalls=5, stall_ns=4_000_000),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_host_node": World(
         seed=138,
@@ -341,7 +347,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         drift_ppm=10.0,
         faults=(host_late(tuple(range(8, 16)), 500_000),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_hot_expert": World(
         seed=139,
@@ -349,7 +355,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         model="deepseek-v3",
         chip="h20",
         requests=96,
-        context_tokens=2000,
+        context_tokens=2_000,
         faults=(hot_expert({0: 3, 1: 6, 2: 0, 3: 5, 4: 3, 5: 7, 6: 1, 7: 6}, 3.0),),
     ),
     "roofline_receiver_queue": World(
@@ -360,7 +366,18 @@ ROOFLINE_WORLDS: dict[str, World] = {
         communication="deepep",
         faults=(receiver_queue(6, 60_000),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
+    ),
+    "roofline_receiver_queue_attention_tp": World(
+        seed=149,
+        physics="roofline",
+        model="glm-4.5",
+        chip="h200",
+        communication="deepep",
+        attention_tp=2,
+        requests=32,
+        context_tokens=6_000,
+        faults=(receiver_queue(6, 60_000),),
     ),
     "roofline_slow_link": World(
         seed=141,
@@ -369,7 +386,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         chip="h100",
         faults=(slow_link(2, 40_000),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_fabric": World(
         seed=142,
@@ -380,7 +397,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         requests=64,
         faults=(fabric(5.0, when=window(30, 55)),),
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_uniform": World(
         seed=143,
@@ -391,7 +408,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         layers=5,
         faults=(uniform(1.3, when=onset(40)),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_attention_tp_load": World(
         seed=144,
@@ -401,7 +418,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         attention_tp=2,
         faults=(load_context(4, 2.5),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_normal_load": World(
         seed=145,
@@ -412,7 +429,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         graph=False,
         faults=(load_context(2, 3.0),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_verify_slow": World(
         seed=146,
@@ -422,7 +439,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         verify_tokens=3,
         faults=(slow_gpu(7, 1.2),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_gpu_eager": World(
         seed=147,
@@ -433,7 +450,7 @@ ROOFLINE_WORLDS: dict[str, World] = {
         dependent_launch=True,
         faults=(slow_gpu(4, 1.3),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
     "roofline_load_padded": World(
         seed=148,
@@ -444,6 +461,6 @@ ROOFLINE_WORLDS: dict[str, World] = {
         max_padding=True,
         faults=(load_requests(2, 2.0),),
         requests=32,
-        context_tokens=6000,
+        context_tokens=6_000,
     ),
 }

@@ -39,7 +39,7 @@ from dprankdiag.harness.roofline_kernels import (
     multiply_matrices,
 )
 from dprankdiag.harness.roofline_presets import MODELS, Chip, choose_chip, choose_model
-from dprankdiag.harness.roofline_routing import draw_popularity, place_experts, route_tokens
+from dprankdiag.harness.roofline_routing import copy_popular, draw_popularity, place_experts, route_tokens
 from dprankdiag.harness.sampling import fit_slowdown
 from dprankdiag.harness.timeline import Timeline, play
 from dprankdiag.harness.world import World
@@ -196,15 +196,24 @@ def test_ranks_without_work_keep_step() -> None:
 
 
 @pytest.mark.parametrize("gini", [0.2, 0.4, 0.6])
-def test_experts_are_as_unequal_as_asked_for_and_placed_to_even_it_out(gini: float) -> None:
+def test_experts_are_as_unequal_as_asked_for(gini: float) -> None:
     model = replace(MODELS["deepseek-v3"], experts=4_096)
     popular = np.sort(draw_popularity(replace(SMALL, routing_gini=gini), model, 0))
     place = np.arange(1, len(popular) + 1)
     assert (2 * (place * popular).sum() / len(popular) - (len(popular) + 1) / len(popular)) == pytest.approx(
         gini, abs=0.03
     )
-    on_ranks = np.bincount(place_experts(popular, 8), popular)
-    assert on_ranks.max() / on_ranks.mean() < 1.1
+
+
+@pytest.mark.parametrize("ranks", [4, 16, 64])
+def test_experts_are_copied_and_placed_so_that_ranks_are_even(ranks: int) -> None:
+    popular = draw_popularity(replace(SMALL, routing_gini=0.6), MODELS["deepseek-v3"], 0)
+    weights = copy_popular(popular, ranks)
+    owner = place_experts(weights, ranks)
+    assert weights.sum() == pytest.approx(1.0)
+    assert set(np.bincount(owner)) == {(256 + ranks) // ranks}
+    on_ranks = np.bincount(owner, weights)
+    assert on_ranks.max() / on_ranks.mean() < 1.05
 
 
 @pytest.mark.parametrize("faults", [(), (hot_expert({0: 1, 1: 3}, 30.0),)])

@@ -31,6 +31,7 @@ EXPECTED = {
     "host_node": ("single_point.host", tuple(range(8, 16))),
     "hot_expert": ("structural.expert", (0, 1, 3, 5, 6, 7)),
     "receiver_queue": ("structural.dispatch", (6,)),
+    "receiver_queue_attention_tp": ("structural.dispatch", (6,)),
     "slow_link": ("single_point.link", (2,)),
     "fabric": ("communication.fabric", ()),
     "uniform": ("uniform.slow", ()),
@@ -41,13 +42,16 @@ EXPECTED = {
     "load_padded": ("load.requests", (2,)),
 }
 
+RUNGS = {"roofline_receiver_queue": "unclassified.late"}
+"""Of worlds whose recording does not carry the whole truth."""
+
 
 @pytest.mark.parametrize("name", ROOFLINE_WORLDS)
 def test_each_named_world_has_its_cause_its_ranks_and_a_loss_worth_finding(name: str) -> None:
     true = truth(ROOFLINE_WORLDS[name])
     healthy = name.startswith("roofline_healthy")
     assert (true.cause, true.ranks) == ((None, ()) if healthy else EXPECTED[name.removeprefix("roofline_")])
-    assert true.answerable == true.cause
+    assert true.answerable == RUNGS.get(name, true.cause)
     assert healthy or true.lost_ratio > 0.05
 
 
