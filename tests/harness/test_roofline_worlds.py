@@ -23,6 +23,7 @@ EXPECTED = {
     "load_idle": ("load.idle", (1, 5)),
     "load_idle_eager": ("load.idle", (2,)),
     "load_idle_half": ("load.idle", (0, 3, 6)),
+    "load_idle_few": ("load.idle", (0, 1, 2, 3, 4, 5)),
     "layout_before": ("structural.layout", (5,)),
     "layout_after": ("structural.layout", (2,)),
     "lost_graphs": ("structural.graph", (4,)),
