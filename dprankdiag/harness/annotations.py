@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dprankdiag.harness.durations import Batches
 from dprankdiag.harness.events import NO_VALUE, RangeRows, RangeText, empty_rows, join_rows
 from dprankdiag.harness.timeline import Timeline
 from dprankdiag.harness.world import World
@@ -53,25 +54,34 @@ def _annotate_rank(timeline: Timeline, rank: int, kinds: list[str], texts: dict[
         gather = name([RangeText("gloo:all_gather", domain)] * world.run_steps)
         parts.append(RangeRows(hosts.gather_start_ns[:, rank], hosts.gather_end_ns[:, rank], gather, nothing))
     if world.annotations == "batch" and world.names != "invented":
-        batches = [RangeText(text) for text in _batch_texts(timeline, rank, kinds)]
-        parts.append(RangeRows(begin + 800, end, name(batches), nothing))
+        told = [_batch_text(world, *counts) for counts in _list_counts(timeline.batches, rank)]
+        kept = [step for step, text in enumerate(told) if text]
+        batches = name([RangeText(told[step]) for step in kept])
+        parts.append(RangeRows(begin[kept] + 800, end[kept], batches, nothing[kept]))
     return join_rows(RangeRows, parts)
 
 
-def _batch_texts(timeline: Timeline, rank: int, kinds: list[str]) -> list[str]:
-    world, loads = timeline.world, timeline.loads
-    requests = np.rint(loads.rows[:, rank] * world.requests).astype(int)
-    tokens = np.rint(loads.context[:, rank] * world.requests * world.context_tokens).astype(int)
-    return [
-        _batch_text(world, kind, int(rows), int(held)) for kind, rows, held in zip(kinds, requests, tokens, strict=True)
-    ]
+def _list_counts(batches: Batches, rank: int) -> list[tuple[int, int, int, int, int]]:
+    columns = (
+        batches.decode_requests,
+        batches.decode_tokens,
+        batches.prompt_requests,
+        batches.prompt_tokens,
+        batches.prompt_context,
+    )
+    return list(zip(*(column[:, rank].tolist() for column in columns), strict=True))
 
 
-def _batch_text(world: World, kind: str, rows: int, tokens: int) -> str:
+def _batch_text(world: World, decoding: int, held: int, prompts: int, tokens: int, context: int) -> str:
+    """Say what a batch is; vLLM says nothing of the dummy batch of a rank without work."""
     if world.names == "vllm":
-        if kind == "prefill":
-            return f"execute_context_{rows}({rows * 64})_generation_0(0)"
-        return f"execute_context_0(0)_generation_{rows}({rows})"
-    if kind == "prefill":
-        return f"step[EXTEND bs={rows} toks={rows * 64} c_sk={tokens}]"
-    return f"step[DECODE bs={rows} g_sk={tokens}]"
+        scheduled = decoding * world.verify_tokens
+        return f"execute_context_{prompts}({tokens})_generation_{decoding}({scheduled})" if prompts + decoding else ""
+    if prompts and decoding:
+        both = f"bs={prompts + decoding} toks={tokens + decoding} c={prompts} g={decoding}"
+        return f"step[MIXED {both} c_sk={context} g_sk={held}]"
+    if prompts:
+        return f"step[EXTEND bs={prompts} toks={tokens} c_sk={context}]"
+    if decoding:
+        return f"step[{'VERIFY' if world.verify_tokens > 1 else 'DECODE'} bs={decoding} g_sk={held}]"
+    return "step[IDLE bs=0]"

@@ -154,6 +154,11 @@ def keep_rows(rows: Rows, begin_ns: int, end_ns: int) -> Rows:
     return type(rows)(**{column.name: getattr(rows, column.name)[order] for column in fields(rows)})
 
 
+def pick_rows(rows: Rows, chosen: Array) -> Rows:
+    """Keep the rows marked in a bool column."""
+    return type(rows)(**{column.name: getattr(rows, column.name)[chosen] for column in fields(rows)})
+
+
 @dataclass(frozen=True, slots=True)
 class RankRows:
     """All events of one rank."""

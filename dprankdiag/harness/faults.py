@@ -21,7 +21,13 @@ Kind = Literal[
     "slow_link",
     "fabric",
     "uniform",
+    "load_prefill",
+    "load_idle",
+    "structural_layout",
+    "structural_graph",
 ]
+
+Side = Literal["before", "after"]
 
 CAUSES: dict[Kind, str] = {
     "slow_gpu": "single_point.gpu",
@@ -34,10 +40,28 @@ CAUSES: dict[Kind, str] = {
     "slow_link": "single_point.link",
     "fabric": "communication.fabric",
     "uniform": "uniform.slow",
+    "load_prefill": "load.prefill",
+    "load_idle": "load.idle",
+    "structural_layout": "structural.layout",
+    "structural_graph": "structural.graph",
 }
 
-SPREADABLE = ("load_context", "load_requests", "hot_expert")
-"""Faults whose twin does the same work, spread evenly; the twin of any other fault does without it."""
+SPREADABLE = (
+    "load_context",
+    "load_requests",
+    "load_prefill",
+    "load_idle",
+    "hot_expert",
+    "structural_layout",
+    "structural_graph",
+)
+"""Faults whose twin does the same work: spread evenly, or replayed as a graph; that of any other does without it."""
+
+GROUP_WIDE = ("load_context", "load_requests", "load_prefill", "load_idle", "structural_graph")
+"""Faults of a DP rank, which all GPUs of its attention group share."""
+
+NEEDS_ROOFLINE = ("load_prefill", "load_idle", "structural_layout", "structural_graph")
+"""Faults of batches and layouts, of which the fixed physics knows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +132,8 @@ class Fault:
         before_gather: a late host that is late before the CPU metadata gather, so that every host is held up.
         stalls: number of stalls of a bursty host.
         layers: hot rank by layer.
-        spread: the same work spread evenly over the ranks (what a twin does).
+        side: whether an uneven layout is one of the work before or after the gather.
+        spread: the same work spread evenly over the ranks, or replayed as a graph (what a twin does).
     """
 
     kind: Kind
@@ -120,6 +145,7 @@ class Fault:
     before_gather: bool = False
     stalls: int = 0
     layers: tuple[tuple[int, int], ...] = ()
+    side: Side = "before"
     spread: bool = False
 
     @property
@@ -200,3 +226,23 @@ def fabric(factor: float, *, when: When = STEADY) -> Fault:
 def uniform(factor: float, *, when: When = STEADY) -> Fault:
     """Every kernel of every rank takes `factor` as long."""
     return Fault("uniform", (), factor, when)
+
+
+def load_prefill(ranks: Ranks, factor: float, *, when: When = STEADY, rotating: bool = False) -> Fault:
+    """These ranks compute a part of a prompt beside their decoders: `factor - 1` times the mean context's tokens."""
+    return Fault("load_prefill", _tuple(ranks), factor, when, rotating)
+
+
+def load_idle(busy: Ranks, factor: float = 1.0, *, when: When = STEADY) -> Fault:
+    """Only the busy ranks have requests, `factor` as many as usual; the others keep step."""
+    return Fault("load_idle", _tuple(busy), factor, when)
+
+
+def structural_layout(ranks: Ranks, factor: float, *, side: Side = "before") -> Fault:
+    """These ranks always do `factor` as much of the work on one side of the gather, whatever the load."""
+    return Fault("structural_layout", _tuple(ranks), factor, side=side)
+
+
+def structural_graph(ranks: Ranks, *, when: When) -> Fault:
+    """These ranks have no requests, and nobody replays a graph because of that."""
+    return Fault("structural_graph", _tuple(ranks), when=when)

@@ -62,7 +62,9 @@ _COMMON = {
     "reduce_scatter": _function("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL" + _ARGS),
     "attention_all_reduce": _function("ncclDevKernel_AllReduce_Sum_bf16_RING_LL" + _ARGS),
     "qkv_gemm": _same(_NVJET.format("64x64", "64x16_1x1", "TNT")),
+    "q_up_gemm": _same(_NVJET.format("64x128", "64x10_1x2", "h_bz_TNT")),
     "o_proj_gemm": _same(_NVJET.format("128x64", "64x12_2x1", "coopB_TNT")),
+    "shared_gemm": _same(_NVJET.format("128x128", "64x6_2x1", "coopA_TNT")),
     "lm_head_gemm": _same(_NVJET.format("192x192", "64x4_2x1", "coopB_TNT")),
     "notify_dispatch": _function(
         "void deep_ep::intranode::notify_dispatch<(int)8>(const int *, int *, const int *, int *, int, int)"
@@ -123,6 +125,7 @@ SGLANG = NameSet(
         ),
         "align": _function("void moe_align_block_size_kernel<int>(const T1 *, int *, int *, int *, int, int, int)"),
         "expert_up": _function(_DEEP_GEMM.format(n=4096, k=7168, kind=2)),
+        "expert_sum": _function("void moe_sum_reduce_warp_per_token_vec_kernel<(int)8>(const T1 *, T1 *, long, float)"),
         "activation": _function(
             "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>(T1 *, const T1 *, int)"
         ),
@@ -182,6 +185,7 @@ VLLM = NameSet(
         ),
         "align": _function("void vllm::moe::moe_align_block_size_kernel<int>(const T1 *, int *, int *, int *, int *)"),
         "expert_up": _same("fused_moe_kernel"),
+        "expert_sum": _function("void vllm::moe::moe_sum_kernel<c10::BFloat16, (int)8>(T1 *, const T1 *, int)"),
         "activation": _function(
             "void vllm::act_and_mul_kernel<c10::BFloat16, __nv_bfloat162, &vllm::silu_kernel>(T1 *, const T1 *)"
         ),
@@ -209,7 +213,10 @@ _INVENTED = {
     "attention": "zz::ctx_mix_k2",
     "attention_merge": "zz::ctx_fold",
     "attention_prefill": "zz::ctx_mix_long",
+    "q_up_gemm": "zz::tile_mm_64x80",
     "o_proj_gemm": "zz::tile_mm_48x96",
+    "shared_gemm": "zz::tile_mm_112x96",
+    "expert_sum": "zz::fold_paths",
     "attention_all_reduce": "zz::pair_sum",
     "all_gather": "zz::exchange_rows",
     "reduce_scatter": "zz::exchange_back",

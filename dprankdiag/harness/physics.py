@@ -1,8 +1,4 @@
-"""How long everything takes and when it happens: loads, durations, and the timeline of hosts and GPUs.
-
-A meeting ends, for every member, when the last has arrived and the transfer is done; a host launches in order; a kernel
-starts when it is launched and its predecessor has ended.
-"""
+"""The fixed physics: every operation has a base duration, which grows in a straight line with the rank's load."""
 
 from __future__ import annotations
 
@@ -10,14 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.harness.draws import KernelDraws, WorldDraws, draw_kernels, draw_world, open_stream
+from dprankdiag.harness.activity import fault_activity, multiply_factors
+from dprankdiag.harness.draws import WorldDraws, draw_kernels, draw_world
+from dprankdiag.harness.durations import Batches, Durations, HostCosts, Lane
 from dprankdiag.harness.events import Array
-from dprankdiag.harness.faults import Fault
 from dprankdiag.harness.program import Operation, StepKind, list_operations
 from dprankdiag.harness.world import World
 
 _FLOORS = {"fixed": 1.0, "rows": 0.85, "context": 0.05, "all_rows": 0.85, "tokens": 0.3}
 """Share of a duration that does not grow with the load: launch latency and reading the weights."""
+
+_CALL_NS = {"work": 4_200, "meet": 4_200, "copy": 5_500, "clear": 5_500}
+_GRAPH_CALL_NS = 38_000
+_METADATA_NS = 45_000
+_PERSISTENT_GRID = 132
+_HIDDEN = 7_168
+_PROMPT_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,51 +41,6 @@ class Loads:
     tokens: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """All steps of one kind: which they are, what they run, how long it takes.
-
-    Attributes:
-        steps: `(n,)` positions of the steps in the world.
-        work_ns: `(n, operations, ranks)` durations; of meetings, how late after arrival and transfer a member leaves.
-        transfer_ns: `(n, operations)`.
-    """
-
-    kind: StepKind
-    operations: tuple[Operation, ...]
-    steps: Array
-    draws: KernelDraws
-    work_ns: Array
-    transfer_ns: Array
-
-
-def fault_activity(world: World, position: int) -> Array:
-    """Mark the steps and ranks in which a fault acts: `(steps, ranks)` bool over all steps that run."""
-    fault = world.faults[position]
-    random = open_stream(world.seed, "fault", position)
-    if fault.kind == "host_burst":
-        active = np.zeros((world.run_steps, world.ranks), bool)
-        first, last = world.full_steps.start, world.full_steps.stop
-        chosen = random.choice(np.arange(first, last), size=min(fault.stalls, last - first), replace=False)
-        for turn, step in enumerate(np.sort(chosen)):
-            active[step, fault.ranks[turn % len(fault.ranks)]] = True
-        return active
-    active = fault.activity(world.run_steps, world.ranks, random)
-    if fault.kind in ("load_context", "load_requests"):
-        groups = active.reshape(world.run_steps, world.dp_size, world.attention_tp).any(axis=2)
-        active = np.repeat(groups, world.attention_tp, axis=1)
-    return active
-
-
-def _factors(world: World, kinds: tuple[str, ...], spread: bool) -> Array:
-    """Multiply the factors of some kinds of fault: `(steps, ranks)`."""
-    factors = np.ones((world.run_steps, world.ranks))
-    for position, fault in enumerate(world.faults):
-        if fault.kind in kinds and fault.spread == spread:
-            factors = factors * np.where(fault_activity(world, position), fault.size, 1.0)
-    return factors
-
-
 def _spread(values: Array, factors: Array) -> Array:
     """Distribute the total of `values * factors` over the ranks (last axis) in proportion to `values`."""
     total = (values * factors).sum(axis=-1, keepdims=True)
@@ -94,10 +53,12 @@ def compute_loads(world: World, draws: WorldDraws) -> Loads:
     steps = np.arange(world.run_steps)
     growth = (world.context_tokens + steps) / world.context_tokens
     draw = np.repeat(draws.load, world.attention_tp)[None, :] * growth[:, None]
-    context = _spread(draw, _factors(world, ("load_context", "load_requests"), True))
-    context = context * _factors(world, ("load_context", "load_requests"), False)
+    context = _spread(draw, multiply_factors(world, ("load_context", "load_requests"), True))
+    context = context * multiply_factors(world, ("load_context", "load_requests"), False)
     even = np.ones_like(context)
-    rows = _spread(even, _factors(world, ("load_requests",), True)) * _factors(world, ("load_requests",), False)
+    rows = _spread(even, multiply_factors(world, ("load_requests",), True)) * multiply_factors(
+        world, ("load_requests",), False
+    )
     rows = np.rint(rows * world.requests) / world.requests
     mean_rows = rows.mean(axis=1)
     all_rows = rows.max(axis=1) if world.max_padding else mean_rows
@@ -116,8 +77,8 @@ def _route(world: World, draws: WorldDraws, all_rows: Array) -> Array:
     return shares * all_rows[:, None, None]
 
 
-def build_lanes(world: World) -> tuple[list[Lane], WorldDraws, Loads]:
-    """Compute the durations of all operations of all steps."""
+def compute_durations(world: World) -> Durations:
+    """Compute the batches of all ranks and the durations of all operations of all steps."""
     draws = draw_world(world)
     loads = compute_loads(world, draws)
     index = np.arange(world.run_steps)
@@ -131,15 +92,39 @@ def build_lanes(world: World) -> tuple[list[Lane], WorldDraws, Loads]:
     for kind, steps in kinds:
         if len(steps):
             lanes.append(_build_lane(world, kind, steps, draws, loads))
-    return lanes, draws, loads
+    hosts = HostCosts(
+        gap_ns=np.rint(world.host_gap_ns * draws.host_gap).astype(np.int64),
+        metadata_ns=_METADATA_NS + draws.metadata_ns,
+        prepare_ns=30_000,
+        between_calls_ns=1_700,
+        launch_ns=1_300,
+        react_ns=3_500,
+        dependent_lead_ns=2_400,
+    )
+    return Durations(tuple(lanes), hosts, _count_batches(world, loads, is_prefill), _HIDDEN)
+
+
+def _count_batches(world: World, loads: Loads, is_prefill: Array) -> Batches:
+    requests = np.rint(loads.rows * world.requests).astype(np.int64)
+    tokens = np.rint(loads.context * world.requests * world.context_tokens).astype(np.int64)
+    prompt = is_prefill[:, None]
+    return Batches(
+        decode_requests=np.where(prompt, 0, requests),
+        decode_tokens=np.where(prompt, 0, tokens),
+        prompt_requests=np.where(prompt, requests, 0),
+        prompt_tokens=np.where(prompt, requests * _PROMPT_ROWS, 0),
+        prompt_context=np.where(prompt, tokens, 0),
+    )
 
 
 def _build_lane(world: World, kind: StepKind, steps: Array, draws: WorldDraws, loads: Loads) -> Lane:
     operations = list_operations(world, kind)
     noise = draw_kernels(world, kind, len(steps), len(operations))
     work = np.empty(noise.work.shape, np.int64)
+    blocks = np.empty(noise.work.shape, np.int64)
     slow_compute, slow_memory = _slowness(world, steps)
     for position, op in enumerate(operations):
+        blocks[:, position] = _blocks(world, kind, op, steps, loads)
         if op.act == "meet":
             work[:, position] = noise.exit_ns[:, position] + _exit_lateness(world, op, steps, loads)
             continue
@@ -148,7 +133,25 @@ def _build_lane(world: World, kind: StepKind, steps: Array, draws: WorldDraws, l
         work[:, position] = np.rint(op.base_ns * _scale(op, steps, loads) * factor * noise.work[:, position])
     base = np.asarray([op.base_ns for op in operations])
     transfer = np.rint(base * noise.transfer * _fabric(world, steps)[:, None]).astype(np.int64)
-    return Lane(kind, operations, steps, noise, work, transfer)
+    call = np.asarray([_GRAPH_CALL_NS if op.in_graph else _CALL_NS[op.act] for op in operations])
+    call_ns = np.rint(call[:, None] * noise.launch).astype(np.int64)
+    return Lane(kind, operations, steps, work, transfer[:, :, None], noise.gap_ns, call_ns, blocks)
+
+
+def _blocks(world: World, kind: StepKind, op: Operation, steps: Array, loads: Loads) -> Array:
+    """Compute the number of blocks, one a row where a kernel is written so; graphs are captured at fixed rows."""
+    prompt = _PROMPT_ROWS if kind == "prefill" else 1
+    if op.act == "meet":
+        return np.asarray([[36 if op.kernel_key.startswith("custom_reduce") else 24]])
+    if op.scale == "all_rows":
+        rows: Array = loads.all_rows[steps, None] * world.dp_size
+    elif op.scale in ("rows", "context") and "gemm" not in op.key:
+        own = loads.rows[steps]
+        rows = np.ceil(own.max())[None, None] if op.in_graph else own
+    else:
+        return np.asarray([[_PERSISTENT_GRID]])
+    grid: Array = np.ceil(np.rint(rows * world.requests * prompt) * op.share).astype(np.int64)
+    return grid
 
 
 def _scale(op: Operation, steps: Array, loads: Loads) -> Array:
@@ -166,7 +169,7 @@ def _row_loads(loads: Loads) -> dict[str, Array]:
 
 def _slowness(world: World, steps: Array) -> tuple[Array, Array]:
     """Give the factor on compute-bound and on memory-bound kernels: `(steps, ranks)` each."""
-    compute = _factors(world, ("uniform",), False)
+    compute = multiply_factors(world, ("uniform",), False)
     memory = compute.copy()
     for position, fault in enumerate(world.faults):
         if fault.kind == "slow_gpu":
@@ -188,22 +191,5 @@ def _exit_lateness(world: World, op: Operation, steps: Array, loads: Loads) -> A
 
 
 def _fabric(world: World, steps: Array) -> Array:
-    factor: Array = _factors(world, ("fabric",), False)[steps, 0]
+    factor: Array = multiply_factors(world, ("fabric",), False)[steps, 0]
     return factor
-
-
-def host_delays(world: World) -> tuple[Array, Array, Array]:
-    """Compute by how much the host is held up, `(steps, ranks)` each: before the gather, after it, and in a burst."""
-    before = np.zeros((world.run_steps, world.ranks), np.int64)
-    after, burst = before.copy(), before.copy()
-    for position, fault in enumerate(world.faults):
-        if fault.kind in ("host_late", "host_burst"):
-            target = _target(fault, before, after, burst)
-            target += np.where(fault_activity(world, position), round(fault.size), 0)
-    return before, after, burst
-
-
-def _target(fault: Fault, before: Array, after: Array, burst: Array) -> Array:
-    if fault.kind == "host_burst":
-        return burst
-    return before if fault.before_gather else after

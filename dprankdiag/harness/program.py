@@ -8,7 +8,7 @@ from typing import Literal
 
 from dprankdiag.harness.world import World
 
-StepKind = Literal["decode", "prefill"]
+StepKind = Literal["decode", "prefill", "mixed"]
 Act = Literal["work", "meet", "copy", "clear"]
 Scale = Literal["fixed", "rows", "context", "all_rows", "tokens"]
 Stream = Literal["compute", "comm"]
@@ -23,7 +23,7 @@ class Operation:
         act: own work; a meeting that ends after its last arrival; a copy between device and host; memory set to zero.
         scale: what its duration follows: nothing, the rank's own rows, its KV tokens, the rows of all ranks, the tokens
             routed to it.
-        base_ns: duration at the mean load; of a meeting its transfer.
+        base_ns: duration at the mean load, of a meeting its transfer; 0 where another physics says it.
         memory_bound: limited by memory bandwidth at decode.
         among: who meets.
         moves_tokens: dispatch or combine: what a rank receives depends on the routing.
@@ -41,7 +41,7 @@ class Operation:
     key: str
     act: Act
     scale: Scale
-    base_ns: int
+    base_ns: int = 0
     memory_bound: bool = False
     among: Literal["world", "group"] = "world"
     moves_tokens: bool = False
@@ -75,7 +75,12 @@ def list_operations(world: World, kind: StepKind) -> tuple[Operation, ...]:
         steps = [_enlarge(op) for op in steps]
     if not world.graph or kind == "prefill":
         steps = [replace(op, in_graph=False) for op in steps]
-    return tuple(_connect(steps))
+    return connect_operations(steps)
+
+
+def connect_operations(operations: list[Operation]) -> tuple[Operation, ...]:
+    """Let operations wait for others across streams and halves, in the order in which they are listed."""
+    return tuple(_connect(operations))
 
 
 def _connect(operations: list[Operation]) -> Iterator[Operation]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dprankdiag.harness.annotations import annotate_steps
 from dprankdiag.harness.draws import open_stream
+from dprankdiag.harness.durations import Lane
 from dprankdiag.harness.events import (
     COPY_TO_DEVICE,
     COPY_TO_HOST,
@@ -35,10 +36,9 @@ from dprankdiag.harness.events import (
     empty_rows,
     join_rows,
     keep_rows,
+    pick_rows,
 )
 from dprankdiag.harness.kernel_names import NAME_SETS, NameSet
-from dprankdiag.harness.physics import Lane
-from dprankdiag.harness.program import Operation
 from dprankdiag.harness.stream_waits import (
     STREAMS,
     number_calls,
@@ -51,8 +51,6 @@ from dprankdiag.harness.world import World
 
 _FIRST_PID = 41_200
 _FIRST_NODE = 3_000
-_PERSISTENT_GRID = 132
-_HIDDEN = 7_168
 _KERNELS = ("work", "meet")
 _COPY_BYTES = {"input_copy": 12_288, "output_copy": 256}
 _CALL_TEXTS = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000")
@@ -103,13 +101,13 @@ def _collect_texts(timeline: Timeline, names: NameSet) -> _Texts:
     keys = dict.fromkeys(op.kernel_key for lane in timeline.lanes for op in lane.operations if op.act in _KERNELS)
     texts = list(dict.fromkeys(names.kernel(key) for key in keys))
     index = {key: texts.index(names.kernel(key)) for key in keys}
-    announced = {index[key]: _announce(timeline.world, key) for key in keys}
+    announced = {index[key]: _announce(timeline.world, timeline.hidden, key) for key in keys}
     return _Texts(tuple(texts), index, tuple(announced[position] for position in range(len(texts))))
 
 
-def _announce(world: World, key: str) -> Collective | None:
+def _announce(world: World, hidden: int, key: str) -> Collective | None:
     """Say what the communication library tells of a collective; the engines' own kernels tell nothing."""
-    elements = world.requests * _HIDDEN
+    elements = world.requests * hidden
     if key == "all_gather":
         return Collective("_allgather_base", "world", elements, elements * world.ranks)
     if key == "reduce_scatter":
@@ -191,36 +189,18 @@ def _record_kernels(
     def each(values: list[int]) -> Array:
         return np.tile(np.asarray(values, np.int64), count)
 
-    grids = [_grid(timeline, lane, op, rank) for op in ops]
-    return KernelRows(
+    rows = KernelRows(
         start_ns=times.start_ns[:, kept, rank].ravel(),
         end_ns=times.end_ns[:, kept, rank].ravel(),
         stream=each([STREAMS[op.stream] for op in ops]),
         name=each([texts.index[op.kernel_key] for op in ops]),
-        grid_x=np.stack(grids, axis=1).ravel() if grids else np.zeros(0, np.int64),
+        grid_x=lane.blocks[:, kept, rank].ravel(),
         grid_y=each([16 if op.key == "attention" else 1 for op in ops]),
         block_x=each([op.block for op in ops]),
         call=call_ids[:, times.call_of[kept]].ravel(),
         node=each([_FIRST_NODE + p if op.in_graph else NOT_IN_GRAPH for p, op in zip(kept, ops, strict=True)]),
     )
-
-
-def _grid(timeline: Timeline, lane: Lane, op: Operation, rank: int) -> Array:
-    """Compute the number of blocks, one a row where a kernel is written so; graphs are captured at fixed rows."""
-    world = timeline.world
-    steps = lane.steps
-    prompt = 64 if lane.kind == "prefill" else 1
-    if op.act == "meet":
-        return np.full(len(steps), 36 if op.kernel_key.startswith("custom_reduce") else 24)
-    if op.scale == "all_rows":
-        rows = timeline.loads.all_rows[steps] * world.dp_size
-    elif op.scale in ("rows", "context") and "gemm" not in op.key:
-        loads = timeline.loads.rows[steps]
-        rows = np.broadcast_to(np.ceil(loads.max()), len(steps)) if op.in_graph else loads[:, rank]
-    else:
-        return np.full(len(steps), _PERSISTENT_GRID)
-    grid: Array = np.ceil(np.rint(rows * world.requests * prompt) * op.share).astype(np.int64)
-    return grid
+    return rows if lane.present is None else pick_rows(rows, lane.present[:, kept, rank].ravel())
 
 
 def _record_copies(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> CopyRows:
@@ -253,17 +233,19 @@ def _record_clears(world: World, lane: Lane, times: LaneTimes, rank: int, call_i
 
 
 def _record_calls(lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> CallRows:
+    leads = [int(np.argmax(times.call_of == call)) for call in range(len(times.is_graph_call))]
     names = []
-    for call, is_graph in enumerate(times.is_graph_call):
-        op = lane.operations[int(np.argmax(times.call_of == call))]
+    for lead, is_graph in zip(leads, times.is_graph_call, strict=True):
+        op = lane.operations[lead]
         plain = _LAUNCH_DRIVER if op.key in _DRIVER_LAUNCHED else _LAUNCH
         names.append(_GRAPH if is_graph else {"copy": _COPY, "clear": _CLEAR}.get(op.act, plain))
-    return CallRows(
+    rows = CallRows(
         times.call_start_ns[:, :, rank].ravel(),
         times.call_end_ns[:, :, rank].ravel(),
         np.tile(np.asarray(names, np.int64), len(lane.steps)),
         call_ids.ravel(),
     )
+    return rows if lane.present is None else pick_rows(rows, lane.present[:, leads, rank].ravel())
 
 
 def _record_replays(timeline: Timeline, lane: Lane, times: LaneTimes, rank: int, call_ids: Array) -> ReplayRows:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.harness.durations import Lane
 from dprankdiag.harness.events import SYNC_STREAM_WAIT, Array, CallRows, EventRows, SyncRows
-from dprankdiag.harness.physics import Lane
 from dprankdiag.harness.timeline import LaneTimes
 
 STREAMS = {"compute": 7, "comm": 21}

@@ -1,30 +1,33 @@
-"""Play a world: when every host call, kernel and meeting begins and ends."""
+"""Play a world: when every host call, kernel and meeting begins and ends.
+
+A meeting ends, for every member, when the last has arrived and the transfer is done; a host launches in order; a kernel
+starts when it is launched and its predecessor has ended.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.harness.draws import WorldDraws, open_stream
+from dprankdiag.harness import physics, roofline
+from dprankdiag.harness.activity import host_delays
+from dprankdiag.harness.draws import open_stream
+from dprankdiag.harness.durations import Batches, Durations, Lane
 from dprankdiag.harness.events import Array
-from dprankdiag.harness.physics import Lane, Loads, build_lanes, host_delays
 from dprankdiag.harness.program import Operation
-from dprankdiag.harness.world import World
+from dprankdiag.harness.world import Physics, World
 
 START_NS = 20_000_000
 """True time at which the first step begins."""
 
-_KERNEL_CALL_NS = 4_200
-_COPY_CALL_NS = 5_500
-_GRAPH_CALL_NS = 38_000
-_BETWEEN_CALLS_NS = 1_700
-_LAUNCH_LATENCY_NS = 1_300
-_METADATA_NS = 45_000
-_PREPARE_NS = 30_000
-_REACT_NS = 3_500
-_DEPENDENT_LEAD_NS = 2_400
 _RECENT = 4
+
+_COMPUTE: dict[Physics, Callable[[World], Durations]] = {
+    "fixed": physics.compute_durations,
+    "roofline": roofline.compute_durations,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Timeline:
     """A played world.
 
     Attributes:
+        hidden: elements of a row of activations.
         step_end_ns: `(steps,)` end of each step's last operation on any rank.
     """
 
@@ -67,7 +71,8 @@ class Timeline:
     lanes: tuple[Lane, ...]
     times: tuple[LaneTimes, ...]
     hosts: HostTimes
-    loads: Loads
+    batches: Batches
+    hidden: int
     step_end_ns: Array
 
     def wall_ns(self) -> int:
@@ -79,21 +84,21 @@ class Timeline:
 
 def play(world: World) -> Timeline:
     """Play all steps in order."""
-    lanes, draws, loads = build_lanes(world)
-    return _Player(world, lanes, draws, loads).run()
+    return _Player(world, _COMPUTE[world.physics](world)).run()
 
 
 class _Player:
     """Hosts and GPUs of all ranks, moved on step by step."""
 
-    def __init__(self, world: World, lanes: list[Lane], draws: WorldDraws, loads: Loads) -> None:
-        self.world, self.lanes, self.draws, self.loads = world, lanes, draws, loads
+    def __init__(self, world: World, durations: Durations) -> None:
+        self.world, self.durations = world, durations
+        self.lanes, self.costs = durations.lanes, durations.hosts
         self.before, self.after, self.burst = host_delays(world)
         self.burst_place = open_stream(world.seed, "burst-place").random((world.run_steps, world.ranks))
         self.host = np.full(world.ranks, START_NS, np.int64)
         self.free = {name: np.full(world.ranks, START_NS, np.int64) for name in ("compute", "comm")}
         self.copied = np.full(world.ranks, START_NS, np.int64)
-        self.times = [_empty_times(world, lane) for lane in lanes]
+        self.times = [_empty_times(world, lane) for lane in self.lanes]
         self.marks = {
             name: np.zeros((world.run_steps, world.ranks), np.int64) for name in HostTimes.__dataclass_fields__
         }
@@ -110,28 +115,28 @@ class _Player:
             self._synchronise(step, lane, row)
             ends[step] = self.times[lane].end_ns[row].max()
         hosts = HostTimes(**self.marks)
-        return Timeline(self.world, tuple(self.lanes), tuple(self.times), hosts, self.loads, ends)
+        batches, hidden = self.durations.batches, self.durations.hidden
+        return Timeline(self.world, self.lanes, tuple(self.times), hosts, batches, hidden, ends)
 
     def _meet_hosts(self, step: int) -> None:
-        gap = np.rint(self.world.host_gap_ns * self.draws.host_gap[step]).astype(np.int64)
-        self.host = self.host + gap + self.before[step]
+        self.host = self.host + self.costs.gap_ns[step] + self.before[step]
         self.marks["gather_start_ns"][step] = self.host
         if self.world.metadata_gather:
-            self.host = self.host.max() + _METADATA_NS + self.draws.metadata_ns[step]
+            self.host = self.host.max() + self.costs.metadata_ns[step]
         self.marks["gather_end_ns"][step] = self.host
 
     def _launch(self, step: int, lane: int, row: int) -> None:
         """Place the launch calls; a stall holds up one of them and all that follow."""
         times = self.times[lane]
         self.marks["launch_start_ns"][step] = self.host
-        first = self.host + _PREPARE_NS + self.after[step]
+        first = self.host + self.costs.prepare_ns + self.after[step]
         calls = len(times.is_graph_call)
         leads = np.asarray([int(np.argmax(times.call_of == call)) for call in range(calls)])
-        base = np.asarray(
-            [_call_ns(self.lanes[lane], int(lead), bool(g)) for lead, g in zip(leads, times.is_graph_call, strict=True)]
-        )
-        cost = np.rint(base[:, None] * self.lanes[lane].draws.launch[row, leads]).astype(np.int64)
-        start = first + np.cumsum(cost + _BETWEEN_CALLS_NS, axis=0) - cost - _BETWEEN_CALLS_NS
+        cost = self.lanes[lane].call_ns[row, leads]
+        spent = cost + self.costs.between_calls_ns
+        if (present := self.lanes[lane].present) is not None:
+            cost, spent = cost * present[row, leads], spent * present[row, leads]
+        start = first + np.cumsum(spent, axis=0) - spent
         places = 1 if self.world.graph else calls
         stalled_call = np.floor(self.burst_place[step] * places).astype(np.int64)
         start += np.where(np.arange(calls)[:, None] >= stalled_call, self.burst[step], 0)
@@ -149,14 +154,14 @@ class _Player:
         previous: dict[str, int] = {}
         beside: list[tuple[Array, Array]] = []
         for position, op in enumerate(it.operations):
-            ready = call_end[times.call_of[position]] + _LAUNCH_LATENCY_NS
+            ready = call_end[times.call_of[position]] + self.costs.launch_ns
             free = self.free[op.stream]
             for earlier in op.waits_for:
                 free = np.maximum(free, ends[earlier])
-            begin = np.maximum(free + it.draws.gap_ns[row, position], ready)
+            begin = np.maximum(free + it.gap_ns[row, position], ready)
             shown = begin
             if op.stream in previous and self._starts_early(op):
-                lead = np.minimum(_DEPENDENT_LEAD_NS, (free - starts[previous[op.stream]]) // 2)
+                lead = np.minimum(self.costs.dependent_lead_ns, (free - starts[previous[op.stream]]) // 2)
                 shown = np.maximum(free - lead, ready)
                 begin = np.maximum(free, shown)
             if op.act == "meet":
@@ -165,6 +170,9 @@ class _Player:
                 end = np.maximum(last + it.transfer_ns[row, position], begin + 900) + it.work_ns[row, position]
             else:
                 end = _stretch(begin, it.work_ns[row, position], beside, self.world.contention)
+            if it.present is not None:
+                here = it.present[row, position]
+                shown, end = np.where(here, shown, free), np.where(here, end, free)
             starts[position], ends[position] = shown, end
             self.free[op.stream], previous[op.stream] = end, position
             if op.stream == "comm":
@@ -181,7 +189,7 @@ class _Player:
     def _hold_host(self, times: LaneTimes, row: int, position: int, end: Array) -> None:
         """Move the calls after an operation whose result the host needs."""
         later = int(times.call_of[position]) + 1
-        held = np.maximum(end + _REACT_NS - times.call_start_ns[row, later], 0)
+        held = np.maximum(end + self.costs.react_ns - times.call_start_ns[row, later], 0)
         times.call_start_ns[row, later:] += held
         times.call_end_ns[row, later:] += held
 
@@ -190,7 +198,7 @@ class _Player:
         times = self.times[lane]
         done = times.end_ns[row, -1]
         begin = times.call_end_ns[row, -1] + 2_000
-        end = np.maximum(begin, self.copied if self.world.overlap else done) + _REACT_NS
+        end = np.maximum(begin, self.copied if self.world.overlap else done) + self.costs.react_ns
         self.marks["sync_start_ns"][step], self.marks["sync_end_ns"][step] = begin, end
         self.copied = done
         self.host = end
@@ -211,12 +219,6 @@ def _stretch(begin: Array, work_ns: Array, beside: list[tuple[Array, Array]], co
 def _last_arrival(arrival: Array, size: int) -> Array:
     last: Array = np.repeat(arrival.reshape(-1, size).max(axis=1), size)
     return last
-
-
-def _call_ns(lane: Lane, position: int, is_graph: bool) -> int:
-    if is_graph:
-        return _GRAPH_CALL_NS
-    return _COPY_CALL_NS if lane.operations[position].act in ("copy", "clear") else _KERNEL_CALL_NS
 
 
 def _empty_times(world: World, lane: Lane) -> LaneTimes:

@@ -6,20 +6,34 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dprankdiag.harness.events import GraphMode
-from dprankdiag.harness.faults import Fault
+from dprankdiag.harness.faults import NEEDS_ROOFLINE, Fault
 from dprankdiag.harness.kernel_names import CUSTOM_REDUCE_SIZES
 
 Communication = Literal["nccl", "custom_all_reduce", "deepep", "deepep_normal"]
 Names = Literal["sglang", "vllm", "invented"]
 Annotations = Literal["none", "steps", "batch"]
 Files = Literal["one", "node", "rank"]
+Physics = Literal["fixed", "roofline"]
+Model = Literal["drawn", "deepseek-v3", "kimi-k2", "qwen3-235b", "qwen3-30b", "glm-4.5", "gpt-oss-120b"]
+Chip = Literal["drawn", "h100", "h200", "h20", "b200"]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """One deployment in lockstep.
 
+    Two physics say how long its kernels take. The fixed one gives each a base duration and a straight line over the
+    load. The roofline one derives them from the shapes of a model and what a chip can do; it takes no durations, no
+    `host_gap_ns` and no `load_spread`, cannot overlap two batches, and knows faults that the other does not.
+
     Attributes:
+        physics: which of them.
+        model, chip: what the roofline serves on what; drawn by the seed unless named.
+        length_spread: standard deviation of the logarithm of a request's KV length (roofline).
+        routing_gini: inequality of the experts' popularity, 0 to 1; experts are placed to even it out (roofline).
+        verify_tokens: tokens a request runs a step, drafts included (roofline).
+        chunk_tokens: tokens of the prompt that each rank computes beside its decoders in a prefill step (roofline).
+        load_levels: factors on the number of requests in equal parts of the run (roofline); none for a steady load.
         ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part, with
             `start_spread` more run that not all ranks record.
         attention_tp: ranks that share one DP rank's attention.
@@ -59,6 +73,14 @@ class World:
     """
 
     seed: int = 0
+    physics: Physics = "fixed"
+    model: Model = "drawn"
+    chip: Chip = "drawn"
+    length_spread: float = 0.6
+    routing_gini: float = 0.3
+    verify_tokens: int = 1
+    chunk_tokens: int = 512
+    load_levels: tuple[float, ...] = ()
     ranks: int = 8
     steps: int = 40
     layers: int = 8
@@ -116,9 +138,26 @@ class World:
             raise ValueError(f"custom all-reduce joins {CUSTOM_REDUCE_SIZES} GPUs, not {self.ranks}")
         if not self.communication.startswith("deepep") and any(it.kind == "receiver_queue" for it in self.faults):
             raise ValueError("a receiver queue needs dispatch and combine")
+        self._check_physics()
         outside = [rank for fault in self.faults for rank in fault.ranks if not 0 <= rank < self.ranks]
         if outside:
             raise ValueError(f"faults name ranks {outside} of {self.ranks}")
+
+    def _check_physics(self) -> None:
+        kinds = {fault.kind for fault in self.faults}
+        if self.physics == "fixed":
+            if missing := sorted(kinds.intersection(NEEDS_ROOFLINE)):
+                raise ValueError(f"the fixed physics knows no {', '.join(missing)}")
+            if self.verify_tokens != 1 or self.load_levels:
+                raise ValueError("the fixed physics knows neither drafts nor load levels")
+            return
+        if self.two_batch_overlap:
+            raise ValueError("the roofline physics cannot overlap two batches")
+        if "structural_layout" in kinds and max(self.load_levels, default=1) < 2 * min(self.load_levels, default=1):
+            raise ValueError("an uneven layout shows only where load levels lie a factor of 2 apart")
+        for fault in self.faults:
+            if fault.kind == "structural_graph" and (not self.graph or fault.when.kind == "steady"):
+                raise ValueError("lost graphs show only beside steps that are replayed as one")
 
     @property
     def dp_size(self) -> int:

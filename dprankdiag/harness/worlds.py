@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dprankdiag.harness.activity import fault_activity
 from dprankdiag.harness.events import Recording
 from dprankdiag.harness.faults import SPREADABLE, Fault
-from dprankdiag.harness.physics import fault_activity
 from dprankdiag.harness.recorder import record
 from dprankdiag.harness.timeline import play
 from dprankdiag.harness.world import World
@@ -130,9 +130,19 @@ def _pattern_of_steps(world: World, fault: Fault) -> str:
 def _answerable(world: World, fault: Fault) -> str:
     """Name the rung that the recording carries.
 
-    Whether requests or KV tokens are uneven shows in batch annotations, or in grids where no graph pads them. Kernels
-    of unknown names are neither attention nor experts.
+    Whether requests or KV tokens are uneven shows in batch annotations, or in grids where no graph pads them; prompts
+    also show in names, if an engine has a kernel of its own for them. Kernels of unknown names are neither attention
+    nor experts. Steps that are launched eagerly are seen kernel by kernel, however graphs are recorded. Late ends of
+    dispatch and combine are a queue's or a link's: experts that read weights do not tell how many tokens came, and
+    then only a collective of another kind, late or not, could.
     """
+    if fault.kind == "structural_graph":
+        return fault.cause
+    if fault.kind == "load_prefill" and world.names != "invented":
+        told = world.names == "sglang" or world.annotations == "batch"
+        return fault.cause if told else "load.unknown"
+    if fault.kind in ("receiver_queue", "slow_link") and _meets_for_tokens_only(world):
+        return "unclassified.late"
     if world.graph and world.graph_mode == "graph":
         return "unclassified.late"
     if world.names == "invented" and fault.kind in SPREADABLE:
@@ -140,3 +150,7 @@ def _answerable(world: World, fault: Fault) -> str:
     if fault.kind in ("load_context", "load_requests") and world.graph and world.annotations != "batch":
         return "load.unknown"
     return fault.cause
+
+
+def _meets_for_tokens_only(world: World) -> bool:
+    return world.physics == "roofline" and world.communication == "deepep" and world.attention_tp == 1

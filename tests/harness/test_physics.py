@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dprankdiag.harness.activity import fault_activity
+from dprankdiag.harness.draws import draw_world
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.faults import (
     Fault,
@@ -25,7 +27,7 @@ from dprankdiag.harness.faults import (
     uniform,
     window,
 )
-from dprankdiag.harness.physics import fault_activity
+from dprankdiag.harness.physics import Loads, compute_loads
 from dprankdiag.harness.timeline import Timeline, play
 from dprankdiag.harness.world import Communication
 from dprankdiag.harness.worlds import World, simulate_world, twin
@@ -54,6 +56,11 @@ def pick(timeline: Timeline, key: str) -> tuple[Array, Array]:
     (lane,), (times,) = timeline.lanes, timeline.times
     at = [position for position, op in enumerate(lane.operations) if op.key == key]
     return times.start_ns[:, at], times.end_ns[:, at]
+
+
+def loads_of(world: World) -> Loads:
+    """Compute the loads of a world."""
+    return compute_loads(world, draw_world(world))
 
 
 @pytest.mark.parametrize("communication", ["nccl", "custom_all_reduce", "deepep", "deepep_normal"])
@@ -115,7 +122,7 @@ def test_a_fault_costs_nothing_where_it_does_not_act(world: World, fault: Fault)
 
 def test_the_twin_of_a_load_fault_does_the_same_work_in_total() -> None:
     faulty = replace(SMALL, attention_tp=2, load_spread=0.1, faults=(load_context(2, 3.0, when=onset(3)),))
-    mine, even = play(faulty).loads, play(twin(faulty)).loads
+    mine, even = loads_of(faulty), loads_of(twin(faulty))
     np.testing.assert_allclose(mine.context.sum(axis=1), even.context.sum(axis=1))
     assert (mine.context[3:, 2:] > even.context[3:, 2:]).all()
     np.testing.assert_allclose(mine.context[:3], even.context[:3])
@@ -123,7 +130,7 @@ def test_the_twin_of_a_load_fault_does_the_same_work_in_total() -> None:
 
 def test_the_twin_of_an_expert_fault_routes_as_many_tokens_through_every_layer() -> None:
     faulty = replace(SMALL, faults=(hot_expert({0: 1, 1: 3, 2: 0}, 2.5),))
-    mine, even = play(faulty).loads.tokens, play(twin(faulty)).loads.tokens
+    mine, even = loads_of(faulty).tokens, loads_of(twin(faulty)).tokens
     np.testing.assert_allclose(mine.sum(axis=2), even.sum(axis=2))
     assert (np.argmax(mine, axis=2) == [1, 3, 0]).mean() > 0.95
 
