@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -41,12 +42,25 @@ def _draw_options(command: Command) -> Command:
     for option in (
         click.option("--format", "format_name", type=click.Choice(["nsys", "torch"]), default="nsys",
                      help="Exports of Nsight Systems, or torch profiler traces."),
+        click.option("--only", multiple=True, metavar="CASE", help="Only this case; may be given again."),
         click.option("--count", type=click.IntRange(1), help="Cases to draw of a suite."),
         click.option("--seed", type=click.IntRange(0), default=1, help="The same seed draws the same cases [1]."),
         click.option("--kernels", type=click.IntRange(1_000), default=150_000, help="Most kernels a case, about."),
+        _physics,
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What is to be drawn of a suite; `only` keeps the cases of these names, all if it is empty."""
+
+    count: int | None = None
+    seed: int = 1
+    kernels: int = 150_000
+    physics: str = "fixed"
+    only: tuple[str, ...] = ()
 
 
 @click.group(name="harness", short_help="Make recordings of known truth, and score this program on them.")
@@ -67,7 +81,7 @@ def list_worlds(as_json: bool, physics: str, debug: bool) -> None:
 
     with _show_progress() as progress, _answer_values():
         facts = []
-        cases = _choose_cases(NAMED, None, 1, 0, physics)
+        cases = _choose_cases(NAMED, Draw(physics=physics))
         for position, case in enumerate(cases):
             progress("playing the worlds", position / len(cases))
             facts.append(learn_facts(case, case.world))
@@ -83,12 +97,8 @@ def list_worlds(as_json: bool, physics: str, debug: bool) -> None:
 @click.argument("what", metavar="NAME|SUITE")
 @click.option("-o", "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder to write to.")
 @_draw_options
-@_physics
 @_debug
-def make(
-    what: str, output: Path, format_name: Format, count: int | None, seed: int, kernels: int,
-    physics: str, debug: bool,
-) -> None:  # fmt: skip
+def make(what: str, output: Path, format_name: Format, debug: bool, **drawn: Any) -> None:
     """Write the recording of a named world, or of each case of a suite, with a truth.json beside it.
 
     "named" stands for all named worlds. Each case gets a folder of its own in DIR.
@@ -96,7 +106,7 @@ def make(
     from dprankdiag.harness.score import make_case
 
     with _show_progress() as progress, _answer_values():
-        cases = _choose_cases(what, count, seed, kernels, physics)
+        cases = _choose_cases(what, Draw(**drawn))
         for position, case in enumerate(cases):
             progress(f"writing {case.name}", position / len(cases))
             make_case(case, output / case.name, format=format_name)
@@ -109,12 +119,10 @@ def make(
 @click.option("--jobs", type=click.IntRange(1), default=1, help="Processes [1].")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_draw_options
-@_physics
 @_debug
 def score(
-    what: str, output: Path | None, jobs: int, as_json: bool, format_name: Format, count: int | None,
-    seed: int, kernels: int, physics: str, debug: bool,
-) -> None:  # fmt: skip
+    what: str, output: Path | None, jobs: int, as_json: bool, format_name: Format, debug: bool, **drawn: Any
+) -> None:
     """Let the installed program judge recordings, and compare what it says with the truth.
 
     DIR is a folder that `harness make` has filled, or one in which -o has kept what was said. Of a suite each case is
@@ -127,9 +135,9 @@ def score(
         if Path(what).is_dir():
             outcomes = _score_folder(Path(what), jobs, progress)
         else:
-            cases = _choose_cases(what, count, seed, kernels, physics)
-            kept = f"{what}-{len(cases)}-{seed}-{kernels}-{format_name}-{physics}.jsonl"
-            outcomes = _score_cases(cases, output, kept, format_name, jobs, progress)
+            draw = Draw(**drawn)
+            kept = f"{what}-{draw.count or 'all'}-{draw.seed}-{draw.kernels}-{format_name}-{draw.physics}.jsonl"
+            outcomes = _score_cases(_choose_cases(what, draw), output, kept, format_name, jobs, progress)
     board = Scoreboard(tuple(outcomes))
     if as_json:
         _write_json(describe_board(board))
@@ -137,12 +145,20 @@ def score(
         write_result(render_board(board))
 
 
-def _choose_cases(what: str, count: int | None, seed: int, kernels: int, physics: str) -> list[Case]:
+def _choose_cases(what: str, draw: Draw) -> list[Case]:
+    cases = _draw_cases(what, draw)
+    unknown = set(draw.only) - {case.name for case in cases}
+    if unknown:
+        raise UsageError(f"no case {', '.join(sorted(unknown))} among the {len(cases)} drawn", where="--only")
+    return [case for case in cases if not draw.only or case.name in draw.only]
+
+
+def _draw_cases(what: str, draw: Draw) -> list[Case]:
     from dprankdiag.harness.trace_suites import SUITES, draw_suite, list_named
 
     if what in SUITES:
-        return draw_suite(what, count, seed, kernels=kernels, physics=physics)
-    named = list_named(physics)
+        return draw_suite(what, draw.count, draw.seed, kernels=draw.kernels, physics=draw.physics)
+    named = list_named(draw.physics)
     chosen = [case for case in named if what in (NAMED, case.name)]
     if not chosen:
         mend = f"there are the suites {', '.join(SUITES)}, '{NAMED}', and the worlds of `dprankdiag harness list`"

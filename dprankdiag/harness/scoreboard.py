@@ -190,6 +190,8 @@ class Scoreboard:
         """Give, of each simple rule and of ours, how often it names exactly the culprits, and its false alarms."""
         faulty = [it for it in self.chosen(("S", "C", "L"), 0.1) if it.right_ranks is not None]
         calm = [it for it in self.outcomes if it.facts.is_calm]
+        if not faulty and not calm:
+            return []
         rows = [(OURS, _rate(faulty, lambda it: bool(it.right_ranks)), self.false_alarms())]
         for rule in RULES:
             hits = _rate(faulty, lambda it, rule=rule: set(it.facts.simple_rules[rule]) == it.facts.culprits)  # type: ignore[misc]

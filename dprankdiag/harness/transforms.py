@@ -127,13 +127,14 @@ def _lose_meetings(paths: list[Path], world: World) -> Changed:
 
 
 def _lose_culprit(paths: list[Path], world: World) -> Changed:
-    """Lose the file of the first culprit."""
-    return _lose_file(paths, world, world.faults[0].ranks[0])
+    """Lose the file of the first culprit, of rank 0 where nobody is to blame."""
+    return _lose_file(paths, world, (*world.faults[0].ranks, 0)[0])
 
 
 def _lose_other(paths: list[Path], world: World) -> Changed:
-    """Lose the file of a rank that is not to blame."""
-    innocent = [rank for rank in range(world.ranks) if rank not in world.faults[0].ranks]
+    """Lose the file of a rank that is not to blame, of any where all are."""
+    ranks = range(world.ranks)
+    innocent = [rank for rank in ranks if rank not in world.faults[0].ranks] or ranks
     return _lose_file(paths, world, innocent[len(innocent) // 2])
 
 

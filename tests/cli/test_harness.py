@@ -48,6 +48,13 @@ def test_what_was_said_of_a_suite_is_kept_and_shown_again(run: Run, tmp_path: Pa
     assert run("harness", "score", tmp_path).stdout == told.stdout
 
 
+def test_one_case_of_a_draw_can_be_made_alone(run: Run, tmp_path: Path) -> None:
+    drawn = ("H", "-o", tmp_path, "--count", 3, "--seed", 3, "--kernels", 4000)
+    assert run("harness", "make", *drawn, "--only", "0001-healthy").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["0001-healthy"]
+    assert run("harness", "make", *drawn, "--only", "0009-healthy").exit_code == 2
+
+
 def test_torch_traces_can_be_made(run: Run, tmp_path: Path) -> None:
     assert run("harness", "make", "healthy", "-o", tmp_path, "--format", "torch").exit_code == 0
     assert len(list((tmp_path / "healthy" / "recording").glob("*.trace.json.gz"))) == WORLDS["healthy"].ranks

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dprankdiag.harness.faults import slow_gpu
+from dprankdiag.harness.faults import fabric, slow_gpu
 from dprankdiag.harness.kernel_names import NAME_SETS
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.transforms import CHANGES, Changed, change_copy
@@ -108,6 +108,12 @@ def test_a_lost_file_is_the_one_meant(name: str, lost: int, tmp_path: Path) -> N
     paths, changed = change(name, SPLIT, tmp_path)
     missing = {path.name for path in paths} - {path.name for path in changed.paths}
     assert missing == {paths[lost].name}
+
+
+@pytest.mark.parametrize("name,lost", [("culprit's file lost", 0), ("other file lost", 2)])
+def test_where_nobody_is_to_blame_a_file_is_lost_all_the_same(name: str, lost: int, tmp_path: Path) -> None:
+    paths, changed = change(name, replace(SPLIT, faults=(fabric(3.0),)), tmp_path)
+    assert {path.name for path in paths} - {path.name for path in changed.paths} == {paths[lost].name}
 
 
 def test_one_file_alone_cannot_be_lost(tmp_path: Path) -> None:
