@@ -9,12 +9,9 @@ import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.standouts import Standout, find_all, find_standouts, relative_to_step
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
-from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
-
-SPEED_PRIOR_SD = 0.008
-"""Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
+from dprankdiag.analysis.standouts import FEWEST_STEPS, Standout, find_all, find_standouts, relative_to_step
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, SPEED_PRIOR_SD, WORK_PRIOR_SD
 
 LEAST_SPEED_SHARE = 0.02
 
@@ -23,6 +20,9 @@ RARE = 0.3
 
 THROUGHOUT = 0.3
 """Share of the mean slowness that every part of the step must show at least."""
+
+DOUBT = 3.0
+"""Standard errors by which experts may be off before they contradict what looks like equal work."""
 
 
 def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[Standout], str]:
@@ -90,7 +90,31 @@ def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
         for side in dict.fromkeys(closing):
             positions = [k for k, other in enumerate(closing) if other == side]
             ratios += _side_ratio(grid, rows, positions, standout.mask)
-    return bool(ratios) and min(ratios) >= 1.0 + THROUGHOUT * excess
+    if not ratios or min(ratios) < 1.0 + THROUGHOUT * excess:
+        return False
+    return any("post" in grid.side for grid in seen.grids) or _experts_agree(seen, standout, excess)
+
+
+def _experts_agree(seen: Observations, standout: Standout, excess: float) -> bool:
+    """Tell whether the experts may be as slow as equal work is, where no segment lies wholly after the gather.
+
+    Kernels whose launch shape fills the chip whatever their rows (persistent ones) look like equal work and grow with
+    the rank's own rows before the gather; experts after it do not. A rank has its own share of the routed tokens, so
+    that it is held against its own other steps, where there are some.
+    """
+    expert = seen.sums["expert"]
+    if np.median(expert) <= 0:
+        return True
+    ratio = relative_to_step(expert)
+    inside, others = standout.steps, ~standout.mask
+    own = ratio[:, standout.mask].mean(axis=1)
+    level = float(np.median(own[inside]))
+    if (~inside).sum() >= FEWEST_STEPS:
+        usual, scatter = float(np.median(own[~inside])), float(robust_sd(own[~inside])) / np.sqrt(inside.sum())
+    else:
+        shares = np.median(ratio[:, others], axis=0)
+        usual, scatter = (1.0, float(np.std(shares))) if len(shares) > 1 else (1.0, np.inf)
+    return bool(level / usual + DOUBT * scatter >= 1.0 + THROUGHOUT * excess)
 
 
 def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
