@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.statistics import FloatArray, robust_sd
+from dprankdiag.analysis.statistics import FloatArray, fit_slope
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -52,7 +52,7 @@ def find_border(left_ns: IntArray, idle_from_ns: IntArray, idle_until_ns: IntArr
     """
     slack = idle_from_ns.max(axis=1, keepdims=True) - idle_from_ns
     idle = idle_until_ns - idle_from_ns
-    slope, error = _weigh([_fit_slope(*pair) for pair in _split(slack.astype(np.float64), idle.astype(np.float64))])
+    slope, error = _weigh([fit_slope(*pair) for pair in _split(slack.astype(np.float64), idle.astype(np.float64))])
     if abs(slope - 1.0) > TOLD_APART * error + 0.2 or slope - TOLD_APART * error < 0.5:
         return None
     return Border(idle_from_ns - left_ns, slack)
@@ -68,20 +68,6 @@ def _split(slack: FloatArray, idle: FloatArray) -> Iterator[tuple[FloatArray, Fl
     yield within[0] - within[0].mean(axis=1, keepdims=True), within[1] - within[1].mean(axis=1, keepdims=True)
     if slack.shape[1] >= FEWEST_RANKS:
         yield levels[0] - levels[0].mean(), levels[1] - levels[1].mean()
-
-
-def _fit_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    """Fit a line through the origin, far samples drawn in; the slope and its standard error."""
-    slope, error = min((0.0, 1.0), key=lambda start: float(robust_sd(y - start * x))), np.inf
-    for _ in range(8):
-        rest = y - slope * x
-        scale = max(float(robust_sd(rest)), 1.0)
-        weight = np.minimum(1.0, 2.0 * scale / np.maximum(np.abs(rest), 1e-9))
-        base = float((weight * x * x).sum())
-        if base <= 0:
-            return 0.0, np.inf
-        slope, error = float((weight * x * y).sum()) / base, scale / np.sqrt(base)
-    return slope, error
 
 
 def _weigh(fits: Sequence[tuple[float, float]]) -> tuple[float, float]:

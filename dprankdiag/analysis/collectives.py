@@ -12,7 +12,7 @@ from dprankdiag.analysis.calls import FEWEST_AT_PLACE, Calls, Channel
 from dprankdiag.analysis.overlap import BESIDE_WORK, Halves, Overlap, stack_halves, stack_overlaps
 from dprankdiag.analysis.partitions import choose_partition
 from dprankdiag.analysis.partners import match_rows, match_sequences
-from dprankdiag.analysis.statistics import robust_sd
+from dprankdiag.analysis.statistics import fit_slope, robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -21,6 +21,15 @@ LOCAL_SLOPE = 0.3
 
 FOLLOWS = 0.8
 """Least slope of duration on wait for a kernel that waits for the last arrival (DESIGN 2.1, rule 5)."""
+
+TOLD_APART = 2.0
+"""Standard errors by which a slope must lie below that, to deny that a call waits."""
+
+USUAL_SPREAD = 5.0
+"""Standard deviations of the transfer within which a meeting is like most of them."""
+
+MOST_FITTED = 4096
+"""Meetings that a slope is fitted to; more of them change nothing."""
 
 
 MOST_MATCHED = 0.8
@@ -223,15 +232,17 @@ def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[
     """
     last = arrival.max(axis=1)
     waits = np.ones(arrival.shape[1], bool)
-    transfer_noise = float(robust_sd((end.max(axis=1) - last).astype(np.float64)))
+    transfer = (end.max(axis=1) - last).astype(np.float64)
+    transfer_noise = float(robust_sd(transfer))
+    # Where transfers are long for a while, how long a call lasts tells of them and not of the wait.
+    usual = np.flatnonzero(np.abs(transfer - np.median(transfer)) <= USUAL_SPREAD * transfer_noise)
+    some = usual[np.unique(np.linspace(0, len(usual) - 1, MOST_FITTED).astype(np.int64))]
     for member in range(arrival.shape[1]):
         wait = (last - arrival[:, member]).astype(np.float64)
         duration = (end[:, member] - arrival[:, member]).astype(np.float64)
-        cut = np.quantile(wait, 0.75)
-        far, near = wait >= cut, wait <= np.quantile(wait, 0.25)
-        reach = np.median(wait[far]) - np.median(wait[near])
-        if reach < max(4 * transfer_noise, 2_000.0):
+        low, high = np.quantile(wait, [0.125, 0.875])
+        if high - low < max(4 * transfer_noise, 2_000.0):
             continue
-        slope = (np.median(duration[far]) - np.median(duration[near])) / reach
-        waits[member] = slope >= FOLLOWS
+        slope, error = fit_slope(wait[some], duration[some])
+        waits[member] = slope >= FOLLOWS - TOLD_APART * error
     return waits

@@ -24,6 +24,11 @@ EVENT_SCORE = 8.0
 TWO_LEVEL_SCORE = 6.0
 """Least distance of two levels in standard deviations of either; the halves of one normal sample lie 3.2 apart."""
 
+_HUBER = 2.0
+"""Scales beyond which a sample counts less."""
+
+_ROUNDS = 8
+
 CHANGE_SCORE = 6.5
 """Least |t| of a change point: sqrt(2 ln n) for the best of n places, plus a margin for short-range correlation."""
 
@@ -32,6 +37,32 @@ def robust_sd(values: FloatArray, axis: int | None = None) -> Any:
     """Estimate the standard deviation from the median absolute deviation."""
     centre = np.median(values, axis=axis, keepdims=axis is not None)
     return MAD_TO_SD * np.median(np.abs(values - centre), axis=axis)
+
+
+def fit_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Fit a line, far samples drawn in; its slope and the slope's standard error (infinite if x does not vary).
+
+    Args:
+        x, y: of one shape.
+
+    Source: iterated weights of Huber, Annals of Mathematical Statistics 35 (1964), begun from the better of the slopes
+    0 and 1, so that no group of far samples can lead the line away from both.
+    """
+    x, y = (x - np.median(x)).ravel(), y.ravel()
+    slope, error = min((0.0, 1.0), key=lambda start: float(robust_sd(y - start * x))), np.inf
+    middle = float(np.median(y - slope * x))
+    for _ in range(_ROUNDS):
+        rest = y - middle - slope * x
+        scale = max(float(robust_sd(rest)), 1.0)
+        weight = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(rest), 1e-9))
+        total = float(weight.sum())
+        mean_x, mean_y = float((weight * x).sum()) / total, float((weight * y).sum()) / total
+        base = float((weight * (x - mean_x) ** 2).sum())
+        if base <= 0:
+            return 0.0, np.inf
+        slope = float((weight * (x - mean_x) * (y - mean_y)).sum()) / base
+        middle, error = mean_y - slope * mean_x, scale / float(np.sqrt(base))
+    return slope, error
 
 
 def noise_sd(series: FloatArray) -> float:
