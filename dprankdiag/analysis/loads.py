@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.chips import SLOW_CHIP_MARGIN
 from dprankdiag.analysis.idleness import find_idle
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.prompts import find_prompts
@@ -49,9 +50,6 @@ class LoadSkew:
 
 EXPLAINS = 0.5
 """Share of what stands out that a load known otherwise must cover to be all there is to it."""
-
-SLOW_CHIP_MARGIN = 1.15
-"""Attention reads memory: on a slow chip it may suffer this much more than the probe family that suffers most."""
 
 
 def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:

@@ -6,6 +6,7 @@ times. That this is rows and no slow chip shows where the work is longer: before
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,9 +67,18 @@ def measure_row_work(seen: Observations, slowness: FloatArray, standout: Standou
 
 def sum_before_gather(seen: Observations, component: str) -> FloatArray:
     """Sum a component over the segments that lie, at least in part, before the gather, `(n_steps, n_ranks)`."""
+    return _sum_where(seen, component, [before_gather(grid.side) for grid in seen.grids])
+
+
+def sum_after_gather(seen: Observations, component: str) -> FloatArray:
+    """Sum a component over the segments that lie wholly after the gather, `(n_steps, n_ranks)`."""
+    return _sum_where(seen, component, [~before_gather(grid.side) for grid in seen.grids])
+
+
+def _sum_where(seen: Observations, component: str, places: Sequence[BoolArray]) -> FloatArray:
     work = np.zeros((seen.n_steps, seen.n_ranks))
-    for grid_id, grid in enumerate(seen.grids):
-        work[seen.grid_of == grid_id] = grid.components[component][:, before_gather(grid.side)].sum(axis=1)
+    for grid_id, (grid, chosen) in enumerate(zip(seen.grids, places, strict=True)):
+        work[seen.grid_of == grid_id] = grid.components[component][:, chosen].sum(axis=1)
     return work
 
 
