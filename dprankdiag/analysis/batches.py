@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment
 from dprankdiag.analysis.lanes import Lane
-from dprankdiag.analysis.observations import BatchSeries
+from dprankdiag.analysis.observations import BatchSeries, Observations
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.model.schema import ABSENT_NS
@@ -49,14 +49,49 @@ def read_batches(trace: Trace, told: FloatArray, rank: int, lane: Lane) -> Batch
 def align_batches(
     series: Sequence[BatchSeries | None], ranks: Sequence[int], alignment: Alignment
 ) -> tuple[BatchSeries, ...]:
-    """Bring the members' annotations to the common axis; nothing unless all members have some."""
+    """Bring the members' annotations to the common axis; nothing unless some member has any."""
     found = []
     for rank in ranks:
-        own, fit = series[rank], alignment.fits[rank]
-        if own is None:
-            return ()
+        own, fit = series[rank] or _NOTHING, alignment.fits[rank]
         found.append(replace(own, start_ns=fit.apply(own.start_ns)) if fit else own)
-    return tuple(found)
+    return tuple(found) if any(len(own.start_ns) for own in found) else ()
+
+
+_NOTHING = BatchSeries(np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0))
+"""Of a rank that never announces a batch."""
+
+
+def tabulate_requests(seen: Observations) -> FloatArray:
+    """Lay out what annotations say of requests, `(n_steps, n_ranks)`; NaN where they say nothing."""
+    return _tabulate(seen, [series.requests for series in seen.batches])
+
+
+def tabulate_rows(seen: Observations) -> FloatArray:
+    """Lay out requests, and prompt tokens where there are some, as `tabulate_requests`."""
+    return _tabulate(seen, [series.requests + series.prefill_tokens for series in seen.batches])
+
+
+def tabulate_prompts(seen: Observations) -> FloatArray:
+    """Lay out prompt tokens, `(n_steps, n_ranks)`: as annotated, else 1 where a rank ran prefill attention; 0 else."""
+    told = _tabulate(seen, [series.prefill_tokens for series in seen.batches])
+    runs = np.zeros(told.shape) if seen.prefill is None else seen.prefill.astype(np.float64)
+    return np.nan_to_num(told) if np.nansum(told) > 0 else runs
+
+
+def _tabulate(seen: Observations, values: Sequence[FloatArray]) -> FloatArray:
+    """Average what each rank's annotations say in a step, `(n_steps, n_ranks)`.
+
+    A batch that began before its step did belongs to one that was left out.
+    """
+    table = np.full((seen.n_steps, seen.n_ranks), np.nan)
+    for rank, (series, own) in enumerate(zip(seen.batches, values, strict=True)):
+        step = seen.find_step(series.start_ns)
+        inside = step < seen.n_steps
+        inside[inside] = series.start_ns[inside] >= seen.start_ns[step[inside]]
+        count = np.bincount(step[inside], minlength=seen.n_steps)
+        total = np.bincount(step[inside], own[inside], minlength=seen.n_steps)
+        table[:, rank] = total / np.where(count, count, np.nan)
+    return table
 
 
 def _find_begins(lane: Lane, announced_ns: IntArray) -> IntArray:

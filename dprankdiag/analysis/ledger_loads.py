@@ -11,13 +11,11 @@ import numpy as np
 
 from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
 from dprankdiag.analysis.statistics import OUTLIER_SCORE
+from dprankdiag.analysis.thresholds import IDLE_CHANCE
 from dprankdiag.analysis.uneven import LEAST_RATIO, Uneven, find_low
 from dprankdiag.model.ledgers import BoolArray, FloatArray
 
 Kind = Literal["idle", "cache", "prefill", "context", "requests", "unknown"]
-
-IDLE_CHANCE = 1e-6
-"""Chance at which requests spread at random leave so many ranks without any."""
 
 FEWEST_A_RANK = 2.0
 """Independent requests a rank, on average, from which their spread over the ranks tells anything."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.chips import SLOW_CHIP_MARGIN
+from dprankdiag.analysis.idleness import find_idle
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.prompts import find_prompts
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
@@ -14,14 +17,10 @@ from dprankdiag.analysis.statistics import BoolArray, FloatArray
 ROWS_ALIKE = 0.10
 """Rows within a tenth of the peers' count as equal (DESIGN 3: load.context before load.requests)."""
 
-IDLE_SHARE = 0.5
-NO_WORK = 0.05
 PREFILL_APART, PREFILL_LEAST = 2.0, 0.01
 """Prefill attention in a share of the segments this many times, and this much, above that of the other ranks."""
 
 PROMPT_SHARE = 0.5
-EMPTY_KERNEL_NS = 4_000
-"""Attention and KV writes of a layer without rows take about the two kernels' own start and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,11 @@ class LoadSkew:
     @property
     def follows_rows(self) -> bool:
         """Tell whether the rows of the ranks' batches differ, or might."""
-        return self.kind in ("requests", "prefill", "unknown")
+        return self.kind in ("requests", "prefill", "idle", "unknown")
 
 
-SLOW_CHIP_MARGIN = 1.15
-"""Attention reads memory: on a slow chip it may suffer this much more than the probe family that suffers most."""
+EXPLAINS = 0.5
+"""Share of what stands out that a load known otherwise must cover to be all there is to it."""
 
 
 def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
@@ -58,18 +57,27 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
     if skews.speed_basis == "expert":
         # Experts and attention are slow alike and nothing of equal work was seen: not load, not known.
         return []
-    found = []
+    known = {"idle": find_idle(seen), "prefill": find_prompts(seen, skews.slowness)}
+    found = [_describe(seen, skews, standout, kind) for kind, standout in known.items() if standout is not None]
     for standout in skews.attention:
-        mask = standout.mask
-        if _is_slow_chip(seen, skews, standout):
-            continue
-        told = {name: _read_annotations(seen, standout, name) for name in ("requests", "held_tokens", "prefill_tokens")}
-        rows, held, prompt = (it.ratio if it else None for it in told.values())
-        if rows is None:
-            rows = _compare(seen.row_ratio, mask)
-        kind = _kind(seen, standout, rows, told["prefill_tokens"])
-        found.append(LoadSkew(standout, kind, rows, held, prompt, _post_ratio(seen, skews, standout)))
+        explained = any(_covers(load.standout, standout) for load in found)
+        if not explained and not _is_slow_chip(seen, skews, standout):
+            found.append(_describe(seen, skews, standout))
     return found
+
+
+def _covers(known: Standout, other: Standout) -> bool:
+    """Tell whether what is known of some ranks and steps is most of what stands out elsewhere."""
+    return bool((known.marks & other.marks).sum() >= EXPLAINS * other.marks.sum())
+
+
+def _describe(seen: Observations, skews: Skews, standout: Standout, kind: str | None = None) -> LoadSkew:
+    told = {name: _read_annotations(seen, standout, name) for name in ("requests", "held_tokens", "prefill_tokens")}
+    rows, held, prompt = (it.ratio if it else None for it in told.values())
+    if rows is None:
+        rows = _compare(seen.row_ratio, standout.mask)
+    kind = kind or _kind(seen, standout, rows, told["prefill_tokens"])
+    return LoadSkew(standout, kind, rows, held, prompt, _post_ratio(seen, skews, standout))
 
 
 def _is_slow_chip(seen: Observations, skews: Skews, standout: Standout) -> bool:
@@ -149,12 +157,6 @@ def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
 def _kind(seen: Observations, standout: Standout, rows: float | None, prompt: _Annotated | None) -> str:
     mask = standout.mask
     ratio = float(np.mean(standout.levels[mask])) / max(standout.centre, 1e-9)
-    attention = seen.sums["attention"][standout.steps]
-    busy = float(np.median(attention[:, mask]))
-    nothing = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
-    idle = (attention < min(NO_WORK * busy, nothing)).mean(axis=0) >= IDLE_SHARE
-    if idle.any() and not idle[mask].any():
-        return "idle"
     if _runs_prefill(seen, standout) or (prompt is not None and _holds_prompts(prompt, ratio)):
         return "prefill"
     if rows is None:
@@ -179,12 +181,6 @@ def _holds_prompts(prompt: _Annotated, work_ratio: float) -> bool:
     if prompt.filled < PROMPT_SHARE:
         return False
     return prompt.ratio is None or prompt.ratio >= 1 + 0.5 * (work_ratio - 1)
-
-
-def _attention_calls(seen: Observations) -> int:
-    """Count the positions of a step that hold attention."""
-    attention = seen.grids[0].components["attention"]
-    return int((np.median(attention.max(axis=2), axis=0) > 0).sum())
 
 
 def _post_ratio(seen: Observations, skews: Skews, standout: Standout) -> float | None:

@@ -119,7 +119,7 @@ class Observations:
         row_ratio: `(n_ranks,)` rows of the local batch against the peers' median, from the grids of kernels whose
             launch shape follows the rows; None where no shape does.
         prefill_share: `(n_ranks,)` share of segments in which the rank ran prefill attention.
-        batches: what each rank's batch annotations say, one a rank; empty without annotations.
+        batches: what each rank's batch annotations say, one a rank; empty if no rank has any.
         os_calls: the system calls of the hosts' threads; None if they were not recorded.
         ranges: annotated ranges of processes without kernels, for evidence of host claims; None if there are kernels.
         kernels: what the members ran longest, whole recording.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.batches import tabulate_rows
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
 
@@ -76,8 +77,8 @@ def judge_padding(seen: Observations) -> Padding | str | None:
     Returns:
         The padding; None if there is none; or why it cannot be judged.
     """
-    rows = _tabulate_rows(seen)
-    if rows is None:
+    rows = tabulate_rows(seen)
+    if np.isnan(rows).any():
         return "the rows of the ranks' batches are not annotated in every step"
     of_kind = seen.grid_of == 0
     top, mean = rows.max(axis=1), rows.mean(axis=1)
@@ -95,23 +96,6 @@ def judge_padding(seen: Observations) -> Padding | str | None:
     if growth - common < max(LEAST_GROWTH, GROWTH_SCORE * _growth_error(total, low, high)):
         return None
     return Padding(rows, {name: _fit_line(values, top, low, high) for name, values in work.items()})
-
-
-def _tabulate_rows(seen: Observations) -> FloatArray | None:
-    """Lay out what annotations say of rows, `(n_steps, n_ranks)`: requests, and prompt tokens where there are some.
-
-    Returns:
-        None if a rank's batch is not known in some step.
-    """
-    columns = []
-    for series in seen.batches:
-        rows = series.requests + series.prefill_tokens
-        step = seen.find_step(series.start_ns)
-        inside = step < seen.n_steps
-        count = np.bincount(step[inside], minlength=seen.n_steps)
-        columns.append(np.bincount(step[inside], rows[inside], minlength=seen.n_steps) / np.where(count, count, np.nan))
-    table = np.stack(columns, axis=1) if columns else np.full((1, 1), np.nan)
-    return None if np.isnan(table).any() else np.asarray(table)
 
 
 def _sum_after_gather(seen: Observations, component: str) -> FloatArray:

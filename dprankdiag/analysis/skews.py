@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dprankdiag.analysis.chips import measure_slowness
+from dprankdiag.analysis.common_speed import find_common_slowdown
 from dprankdiag.analysis.experts import ExpertSkew, measure_experts
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.speed import measure_speed, measure_worst_family
@@ -22,7 +24,7 @@ from dprankdiag.analysis.standouts import (
 )
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
 from dprankdiag.analysis.thresholds import BURST_LEAST, LEAST_WORK_SHARE, WORK_PRIOR_SD
-from dprankdiag.analysis.transfers import TransferShift, find_common_slowdown, find_transfer_shifts
+from dprankdiag.analysis.transfers import TransferShift, find_transfer_shifts
 
 HOST_PRIOR_SHARE = 0.05
 """Healthy hosts differ in their launch idle by some part of it."""
@@ -47,8 +49,9 @@ class Skews:
     Attributes:
         slowness: `(n_steps, n_ranks)` time of equal work over the median rank's (level of the run of steps).
         speed: ranks slow at equal work.
-        speed_basis: "probes", "expert" (no probe: experts and attention slow alike), "one side" (what looks like equal
-            work is slower before the gather or after it, not on both sides: no speed can be read) or "none".
+        speed_basis: "probes", "after the gather" (probes there alone: those before it follow the rows), "expert" (no
+            probe: experts and attention slow alike), "one side" (what looks like equal work is slower before the gather
+            or after it, not on both sides: no speed can be read) or "none".
         attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
         worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
         other: ranks with more of the remaining work, speed taken out.
@@ -84,18 +87,24 @@ def measure_skews(seen: Observations) -> Skews:
     idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
     stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
     rest = np.maximum(seen.sums["rest"], 0.0)
+    worst = measure_worst_family(seen)
+    bursts = [item for item in speed if item.is_burst]
+    of_attention, of_rest = (
+        measure_slowness(seen, name, slowness, bursts, worst) for name in ("attention", rest_of_work(basis))
+    )
+    of_experts = measure_slowness(seen, "expert", slowness, speed, worst)
     return Skews(
         slowness,
         tuple(speed),
         basis,
-        tuple(_work_standouts(seen.sums["attention"] / slowness, seen.teams, step_ns, homes)),
-        measure_worst_family(seen),
-        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / slowness, (), step_ns, homes)),
+        tuple(_work_standouts(seen.sums["attention"] / of_attention, seen.teams, step_ns, homes)),
+        worst,
+        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / of_rest, (), step_ns, homes)),
         tuple(_host_standouts(idle, step_ns, homes) or _late_majority(idle, seen.sums["wait"], step_ns)),
         tuple(stalls),
         tuple(_host_standouts(rest, step_ns, homes)) if seen.abilities.has_launches else (),
         {kind: tuple(_exit_standouts(seen, kind, step_ns, homes)) for kind in ("collective", "ep")},
-        tuple(measure_experts(seen, slowness, step_ns)),
+        tuple(measure_experts(seen, of_experts, step_ns)),
         tuple(find_transfer_shifts(seen, step_ns)),
         find_common_slowdown(seen),
     )
@@ -103,7 +112,7 @@ def measure_skews(seen: Observations) -> Skews:
 
 def rest_of_work(speed_basis: str) -> str:
     """Name the component that holds work no other cause explains: probes that are none count as such work."""
-    return "probe" if speed_basis == "one side" else "other"
+    return "probe" if speed_basis in ("one side", "after the gather") else "other"
 
 
 def _work_standouts(

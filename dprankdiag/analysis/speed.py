@@ -9,12 +9,10 @@ import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.standouts import Standout, find_all, find_standouts, relative_to_step
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
-from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
-
-SPEED_PRIOR_SD = 0.008
-"""Healthy chips of one model differ by 2–4 % end to end, a standard deviation near 1 % (DESIGN 2.1, rule 16)."""
+from dprankdiag.analysis.rows import sum_after_gather
+from dprankdiag.analysis.standouts import FEWEST_STEPS, Standout, find_all, find_standouts, relative_to_step
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, SPEED_PRIOR_SD, WORK_PRIOR_SD
 
 LEAST_SPEED_SHARE = 0.02
 
@@ -23,6 +21,12 @@ RARE = 0.3
 
 THROUGHOUT = 0.3
 """Share of the mean slowness that every part of the step must show at least."""
+
+LEAST_SIDE = 0.02
+"""Share of the work in whose times a slow chip can be seen."""
+
+DOUBT = 3.0
+"""Standard errors by which experts may be off before they contradict what looks like equal work."""
 
 
 def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[Standout], str]:
@@ -34,16 +38,16 @@ def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[
     probe = seen.sums["probe"]
     even = np.ones_like(probe)
     if np.median(probe) > 0:
-        ratio = relative_to_step(probe)
-        # What a slow chip costs is all its work, not only the probes.
-        work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
-        least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
-        halves = list(seen.homes.values())
-        found = find_all(ratio, SPEED_PRIOR_SD, least, max(2 * least, 0.05), own_past=True, halves=halves)
-        slow = [item for item in found if is_slow_throughout(seen, item)]
-        if found and not slow:
-            return even, [], "one side"
-        return _level_matrix(ratio, slow), slow, "probes"
+        slow, ratio, all_slow = _find_slow(seen, probe, step_ns)
+        if all_slow:
+            return _level_matrix(ratio, slow), slow, "probes"
+        # Before the gather launches of one shape may hold more of a rank's own rows; after it they hold everybody's.
+        after = sum_after_gather(seen, "probe")
+        if np.median(after) > 0:
+            surer, surer_ratio, _ = _find_slow(seen, after, step_ns, rows_differ=True)
+            if surer:
+                return _level_matrix(surer_ratio, surer), surer, "after the gather"
+        return (_level_matrix(ratio, slow), slow, "probes") if slow else (even, [], "one side")
     expert, attention = seen.sums["expert"], seen.sums["attention"]
     if np.median(expert) > 0 and np.median(attention) > 0:
         ratio = relative_to_step(expert)
@@ -56,6 +60,28 @@ def measure_speed(seen: Observations, step_ns: float) -> tuple[FloatArray, list[
         if found:
             return _level_matrix(ratio, found), found, "expert"
     return even, [], "none"
+
+
+def _find_slow(
+    seen: Observations, probe: FloatArray, step_ns: float, *, rows_differ: bool = False
+) -> tuple[list[Standout], FloatArray, bool]:
+    """Find the ranks slow in the given equal work and throughout the step.
+
+    Args:
+        probe: `(n_steps, n_ranks)` ns.
+        rows_differ: see `is_slow_throughout`.
+
+    Returns:
+        The standouts, the work relative to the step, and whether all that stands out is slow throughout.
+    """
+    ratio = relative_to_step(probe)
+    # What a slow chip costs is all its work, not only the probes.
+    work = float(np.median(sum(seen.sums[name] for name in ("attention", "expert", "probe", "other"))))
+    least = LEAST_SPEED_SHARE * step_ns / max(work, 1.0)
+    halves = list(seen.homes.values())
+    found = find_all(ratio, SPEED_PRIOR_SD, least, max(2 * least, 0.05), own_past=True, halves=halves)
+    slow = [item for item in found if is_slow_throughout(seen, item, rows_differ=rows_differ)]
+    return slow, ratio, len(slow) == len(found)
 
 
 def measure_worst_family(seen: Observations) -> FloatArray:
@@ -73,11 +99,15 @@ def measure_worst_family(seen: Observations) -> FloatArray:
     return worst
 
 
-def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
+def is_slow_throughout(seen: Observations, standout: Standout, *, rows_differ: bool = False) -> bool:
     """Tell whether equal work is slower before and after the gather (DESIGN 2.1, rule 8).
 
     A chip slows everything; work that only looks equal, because its launch shape is padded, follows the requests and
     is longer on one side alone. Where probes lie on one side only, the experts stand for the other.
+
+    Args:
+        rows_differ: launches of one shape before the gather hold more rows on some ranks: there the least of the rest
+            is what equal work takes, and work of other shapes must be slower as well.
     """
     excess = float(np.mean(standout.levels[standout.mask])) / standout.centre - 1.0
     ratios: list[float] = []
@@ -89,8 +119,35 @@ def is_slow_throughout(seen: Observations, standout: Standout) -> bool:
         closing = list(zip(grid.group[:, 0].tolist(), grid.side, strict=True))
         for side in dict.fromkeys(closing):
             positions = [k for k, other in enumerate(closing) if other == side]
-            ratios += _side_ratio(grid, rows, positions, standout.mask)
-    return bool(ratios) and min(ratios) >= 1.0 + THROUGHOUT * excess
+            if rows_differ and side[1] != "post":
+                ratios += _ratios_among_rows(grid, rows, positions, standout.mask)
+            else:
+                ratios += _side_ratio(grid, rows, positions, standout.mask)
+    if not ratios or min(ratios) < 1.0 + THROUGHOUT * excess:
+        return False
+    return any("post" in grid.side for grid in seen.grids) or _experts_agree(seen, standout, excess)
+
+
+def _experts_agree(seen: Observations, standout: Standout, excess: float) -> bool:
+    """Tell whether the experts may be as slow as equal work is, where no segment lies wholly after the gather.
+
+    Kernels whose launch shape fills the chip whatever their rows (persistent ones) look like equal work and grow with
+    the rank's own rows before the gather; experts after it do not. A rank has its own share of the routed tokens, so
+    that it is held against its own other steps, where there are some.
+    """
+    expert = seen.sums["expert"]
+    if np.median(expert) <= 0:
+        return True
+    ratio = relative_to_step(expert)
+    inside, others = standout.steps, ~standout.mask
+    own = ratio[:, standout.mask].mean(axis=1)
+    level = float(np.median(own[inside]))
+    if (~inside).sum() >= FEWEST_STEPS:
+        usual, scatter = float(np.median(own[~inside])), float(robust_sd(own[~inside])) / np.sqrt(inside.sum())
+    else:
+        shares = np.median(ratio[:, others], axis=0)
+        usual, scatter = (1.0, float(np.std(shares))) if len(shares) > 1 else (1.0, np.inf)
+    return bool(level / usual + DOUBT * scatter >= 1.0 + THROUGHOUT * excess)
 
 
 def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
@@ -103,9 +160,19 @@ def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask:
     for name in ("probe", "expert", "other"):
         times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
         rest = float(np.median(times[~mask])) if (~mask).any() else 0.0
-        if rest > 0 and times.sum() >= 0.02 * total and not (ratios and name == "other"):
+        if rest > 0 and times.sum() >= LEAST_SIDE * total and not (ratios and name == "other"):
             ratios.append(float(np.mean(times[mask])) / rest)
     return [max(ratios)] if ratios else []
+
+
+def _ratios_among_rows(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
+    total = float(sum(grid.components[name][rows].sum() for name in ("probe", "expert", "other")))
+    ratios: list[float] = []
+    for name, usual in (("probe", np.min), ("other", np.median)):
+        times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
+        if times.sum() >= LEAST_SIDE * total and not mask.all():
+            ratios.append(float(np.mean(times[mask])) / max(float(usual(times[~mask])), 1.0))
+    return ratios
 
 
 def _level_matrix(ratio: FloatArray, found: Sequence[Standout]) -> FloatArray:

@@ -117,10 +117,10 @@ def split_turns(series: FloatArray, least: float) -> tuple[list[Standout], Float
         if upper is not None:
             marks[:, rank] = upper
             calm[upper, rank] -= np.median(excess[upper, rank]) - np.median(excess[~upper, rank])
-    groups = _group_by_steps(marks, np.flatnonzero(marks.any(axis=0)).tolist())
+    groups = group_by_steps(marks, np.flatnonzero(marks.any(axis=0)).tolist())
     if len(groups) != 1:
         return [], series
-    found = _burst(series, marks, groups[0], in_turn=False)
+    found = describe_burst(series, marks, groups[0], in_turn=False)
     return [replace(found, peaks=found.steps)], calm
 
 
@@ -257,21 +257,23 @@ def find_bursts(
     if of_host:
         marks &= series >= SMALL_STALL * np.where(marks, series, 0.0).max(axis=0)
     ranks = [int(rank) for rank in np.flatnonzero(marks.sum(axis=0) >= (1 if of_host else FEWEST_EVENTS))]
-    groups = _group_by_steps(marks, ranks)
+    groups = group_by_steps(marks, ranks)
     apart = groups
     if of_host and series.shape[1] > 2:
         groups = _group_alike(np.where(marks, series, 0.0).max(axis=0), groups)
     share = float(marks[:, ranks].any(axis=1).mean()) if ranks else 0.0
     if of_host and len(ranks) > max(MOST_CULPRITS, series.shape[1] // 2):
-        return [_burst(series, marks, ranks, in_turn=True)]
+        return [describe_burst(series, marks, ranks, in_turn=True)]
     if len(groups) > MOST_CULPRITS and share < TURNS_SHARE and not of_host:
         return []
     if len(groups) > MOST_CULPRITS or (len(groups) > 1 and share >= TURNS_SHARE and series.shape[1] > 2):
-        return [_burst(series, marks, ranks, in_turn=True)]
-    return [_burst(series, marks, group, in_turn=sorted(group) not in map(sorted, apart)) for group in groups]
+        return [describe_burst(series, marks, ranks, in_turn=True)]
+    everybody = [] if of_host else [list(range(series.shape[1]))]
+    told_apart = [group for group in map(sorted, apart) if group not in everybody]
+    return [describe_burst(series, marks, group, in_turn=sorted(group) not in told_apart) for group in groups]
 
 
-def _group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:
+def group_by_steps(marks: BoolArray, ranks: Sequence[int]) -> list[list[int]]:
     """Join ranks whose events fall mostly on the same steps."""
     groups: list[list[int]] = []
     for rank in ranks:
@@ -298,11 +300,12 @@ def _group_alike(height: FloatArray, groups: list[list[int]]) -> list[list[int]]
     return [sorted(group) for group in joined]
 
 
-def _burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *, in_turn: bool) -> Standout:
+def describe_burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *, in_turn: bool) -> Standout:
+    """Describe ranks that stand out in the steps marked; of ranks in turn, those are meant that hold the loss."""
     mine = np.zeros_like(marks)
     mine[:, ranks] = marks[:, ranks]
     excess = np.where(mine, series - np.median(series, axis=1, keepdims=True), 0.0).sum(axis=0)
-    mask: BoolArray = _by_loss(excess) if in_turn else np.asarray(mine.any(axis=0))
+    mask: BoolArray = choose_by_loss(excess) if in_turn else np.asarray(mine.any(axis=0))
     steps = np.flatnonzero(mine.any(axis=1))
     marked = np.where(mine, series, np.nan)
     levels = np.median(series[steps], axis=0)
@@ -313,7 +316,7 @@ def _burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *, in_tur
     return Standout(int(steps[0]), int(steps[-1]) + 1, mask, levels, centre, support, mine, True, in_turn)
 
 
-def _by_loss(excess: FloatArray) -> BoolArray:
+def choose_by_loss(excess: FloatArray) -> BoolArray:
     """Choose the smallest set of ranks that holds the loss, and those as heavy as its last member."""
     order = np.argsort(-excess)
     count = int(np.searchsorted(np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9), LOSS_SHARE) + 1)

@@ -172,9 +172,8 @@ def find_two_levels(series: FloatArray, least: float) -> BoolArray | None:
     below = np.cumsum(ordered)[:-1]
     distance = (ordered.sum() - below) / (n - count) - below / count
     between = count * (n - count) * distance**2
-    between[(count < n / 4) | (n - count < n / 4)] = -1.0
     split = int(np.argmax(between))
-    if between[split] <= 0:
+    if between[split] <= 0 or 4 * min(count[split], n - count[split]) < n:
         return None
     upper = np.asarray(series > (ordered[split] + ordered[split + 1]) / 2)
     apart = float(np.median(series[upper]) - np.median(series[~upper]))

@@ -1,4 +1,4 @@
-"""Find steps in which transfers, or all work alike, take longer than in the rest of the recording."""
+"""Find steps in which transfers take longer than in the rest of the recording."""
 
 from __future__ import annotations
 
@@ -66,29 +66,3 @@ def _split_runs(marked: BoolArray) -> Iterator[BoolArray]:
         run = np.zeros(len(marked), bool)
         run[first:stop] = True
         yield run
-
-
-def find_common_slowdown(seen: Observations) -> tuple[BoolArray, float] | None:
-    """Find a run of steps in which equal work takes longer on every rank, against the rest of the recording."""
-    probe = seen.sums["probe"]
-    if np.median(probe) <= 0 or seen.n_steps < 40:
-        return None
-    usual = np.empty(seen.n_steps)
-    for grid_id in range(len(seen.grids)):
-        mine = seen.grid_of == grid_id
-        usual[mine] = np.median(probe[mine])
-    ratio = probe / np.maximum(usual, 1.0)[:, None]
-    middle = np.median(ratio, axis=1)
-    edges = [0, *find_changes(middle, shortest=20, least=0.03), seen.n_steps]
-    runs = [(a, b, np.median(ratio[a:b], axis=0)) for a, b in pairwise(edges)]
-    if len(runs) < 2:
-        return None
-    calm = min(runs, key=lambda run: float(np.median(run[2])))
-    steps = np.zeros(seen.n_steps, bool)
-    worst = 1.0
-    for first, stop, level in runs:
-        growth = level / calm[2]
-        if growth.min() >= 1.03 and growth.min() - 1 >= 0.7 * (growth.max() - 1):
-            steps[first:stop] = True
-            worst = max(worst, float(np.median(growth)))
-    return (steps, worst) if steps.any() else None

@@ -13,6 +13,7 @@ from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.padding import Padding, even_rows, is_after_gather, judge_padding
+from dprankdiag.analysis.rows import before_gather, measure_row_work
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
@@ -139,6 +140,12 @@ def lift_off(values: FloatArray, standout: Standout) -> FloatArray:
 def scale(seen: Observations, component: str, factor: FloatArray) -> Undo:
     """Make an undo from a factor by step and rank."""
     return Undo(component, seen.spread_factor(factor))
+
+
+def scale_before(seen: Observations, component: str, factor: FloatArray) -> Undo:
+    """Make an undo of what lies before the gather from a factor by step and rank."""
+    sides = [before_gather(grid.side)[None, :, None] for grid in seen.grids]
+    return Undo(component, tuple(np.where(*pair, 1.0) for pair in zip(sides, seen.spread_factor(factor), strict=True)))
 
 
 def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> list[Evidence]:
@@ -271,13 +278,18 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
         work = seen.sums["attention"] / skews.slowness
         undo = [scale(seen, "attention", even_out(work, standout))]
         proof = [scale(seen, "attention", lift_off(work, standout))]
-        for other in skews.other:
-            if other.mask[list(ranks)].all() and (other.steps & standout.steps).any():
-                component = rest_of_work(skews.speed_basis)
-                rows = seen.sums[component] / skews.slowness
-                undo.append(scale(seen, component, even_out(rows, standout)))
-                proof.append(scale(seen, component, lift_off(rows, standout)))
-                break
+        if load.follows_rows:
+            rows = [measure_row_work(seen, skews.slowness, standout, component) for component in ("probe", "other")]
+            undo += [scale_before(seen, item.component, item.spread) for item in rows if item is not None]
+            proof += [scale_before(seen, item.component, item.lift) for item in rows if item is not None]
+        else:
+            for other in skews.other:
+                if other.mask[list(ranks)].all() and (other.steps & standout.steps).any():
+                    component = rest_of_work(skews.speed_basis)
+                    rest_work = seen.sums[component] / skews.slowness
+                    undo.append(scale(seen, component, even_out(rest_work, standout)))
+                    proof.append(scale(seen, component, lift_off(rest_work, standout)))
+                    break
         padded = judge_padding(seen) if load.follows_rows else None
         if isinstance(padded, Padding):
             rest = padded.rows[:, ~standout.mask].max(axis=1) if not standout.mask.all() else even_rows(padded)
@@ -285,14 +297,13 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             undo += shrink_padding(seen, padded, busiest, even_rows(padded))
             proof += shrink_padding(seen, padded, busiest, rest)
         where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
-        work_ratio = f"{_work_ratio(standout):.2f} × the attention work of the other ranks"
         yield Claim(
             cause,
             ranks_of(standout),
             standout.steps,
             who_of(standout),
             when_of(seen, standout),
-            f"{name_culprits(seen, standout)}: {work_ratio}{where}{because}",
+            f"{name_culprits(seen, standout)}: {_say_load(load)}{where}{because}",
             (*_load_evidence(seen, load, ranks, standout.steps), *_padding_evidence(padded, standout.steps)),
             (
                 Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
@@ -335,6 +346,12 @@ def _padding_evidence(padded: Padding | str | None, steps: BoolArray) -> Iterato
         yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
 
 
+def _say_load(load: LoadSkew) -> str:
+    if load.kind == "idle":
+        return "all requests"
+    return f"{_work_ratio(load.standout):.2f} × the attention work of the other ranks"
+
+
 def _work_ratio(standout: Standout) -> float:
     return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
 
@@ -343,8 +360,9 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
     attention = seen.sums["attention"][steps]
     others = [position for position in range(seen.n_ranks) if position not in ranks]
     n = int(steps.sum())
-    ratio = _work_ratio(load.standout)
-    yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
+    if load.standout.centre > 0:
+        ratio = _work_ratio(load.standout)
+        yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
     if others:
         own = float(np.median(attention[:, list(ranks)]))
         rest = float(np.median(attention[:, others]))

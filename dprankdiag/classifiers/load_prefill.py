@@ -21,11 +21,12 @@ class LoadPrefill:
 
     *Why it happens*: prompts arrive unevenly, or chunks are too long for the decode latency asked for.
 
-    *How we tell it apart*: prefill attention kernels occur on that rank in a clearly larger share of the steps than
-    on the others; where ranks take turns, in their turn. Where all ranks run such kernels, batch annotations must
-    show that the rank's prompt tokens exceed the others' as its work does. Sums over a recording say nothing here:
-    they can be equal on all ranks while every step waits for somebody's prompt. In a ledger: the rank computes more
-    prompt tokens than its requests explain, and holds no more KV tokens than the others.
+    *How we tell it apart*: batch annotations, else the names of attention kernels, tell which steps and ranks hold
+    prompts. Those ranks must hold half as much again as the mean rank and work longer before the gather: attention,
+    and the projections and norms of the prompt's rows. Where ranks take turns, nobody is named who holds no larger
+    part of it. Sums over a recording say nothing here: they can be equal on all ranks while every step waits for
+    somebody's prompt. In a ledger: the rank computes more prompt tokens than its requests explain, and holds no more
+    KV tokens than the others.
 
     *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several
     ranks have some.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.loads import SLOW_CHIP_MARGIN
+from dprankdiag.analysis.chips import SLOW_CHIP_MARGIN, measure_slowness
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import Standout
@@ -49,7 +49,7 @@ class SinglePointGpu:
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim every run of steps in which ranks are slow at equal work."""
-        if skews.speed_basis != "probes":
+        if skews.speed_basis not in ("probes", "after the gather"):
             yield _no_probes(seen, skews)
             return
         if (reason := seen.abilities.uneven or (unseen_member(seen) if skews.speed else None)) is not None:
@@ -117,9 +117,12 @@ def _family_factor(
     """Undo a component by its own slowness where that is what the worst family of equal work suffers, or less.
 
     A memory fault slows attention and weight reads more than the probes on average; more than the worst probe family
-    does is the rank's own work.
+    does is the rank's own work. In single steps all that exceeds the rank's habit is the chip's.
     """
-    if component == "probe" or standout.is_burst:
+    if standout.is_burst:
+        slow = measure_slowness(seen, component, skews.slowness, [standout], skews.worst_family)
+        return np.where(standout.marks, standout.centre / np.maximum(slow, 1.0), 1.0)
+    if component == "probe":
         return factor
     level = np.median(seen.sums[component][standout.steps], axis=0)
     rest = float(np.median(level[~standout.mask]))

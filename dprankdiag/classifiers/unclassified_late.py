@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprankdiag.analysis.chips import SLOW_CHIP_MARGIN
 from dprankdiag.analysis.exits import judge_exits
-from dprankdiag.analysis.loads import SLOW_CHIP_MARGIN, classify_loads
+from dprankdiag.analysis.loads import classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout

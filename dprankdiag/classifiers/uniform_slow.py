@@ -24,8 +24,10 @@ class UniformSlow:
 
     *How we tell it apart*: kernels of equal work (same name, same launch shape) take longer on every rank by about
     the same ratio, in a run of steps against the rest of the same recording, else against an earlier recording
-    (``--baseline``), beyond what ranks and steps scatter. A recording that is slow throughout looks healthy without a
-    baseline: there is nothing to compare it with.
+    (``--baseline``), beyond what ranks and steps scatter. Graphs of a larger batch, and kernels that fill the chip
+    whatever their rows, have equal launches and more work: within a recording only steps with as many rows are
+    compared, by batch annotations; without them attention and experts must be longer by as much. A recording that is
+    slow throughout looks healthy without a baseline: there is nothing to compare it with.
 
     *What to do*: look for what changed on all ranks at that time; compare with a recording of a good day.
     """

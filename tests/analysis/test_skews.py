@@ -73,6 +73,25 @@ def test_probes_longer_on_one_side_of_the_gather_alone_are_no_measure_of_speed()
     assert found.speed_basis == "one side"
 
 
+def persistent(expert: float) -> Skews:
+    """Let rank 2's equal launches take four times as long in every fourth step; no segment lies after the gather."""
+    own = on_steps(2, 4.0, slice(3, N, 4), N, 8)
+    seen = observe_steps(N, factor={"probe": own, "expert": on_steps(2, expert, slice(3, N, 4), N, 8)})
+    grid = replace(seen.grids[0], side=("both",) * len(seen.grids[0].side))
+    return measure_skews(replace(seen, grids=(grid,)))
+
+
+def test_equal_launches_that_grow_while_the_experts_do_not_are_rows_and_no_speed() -> None:
+    found = persistent(1.0)
+    assert (found.speed, found.speed_basis) == ((), "one side")
+
+
+def test_equal_launches_and_experts_that_grow_alike_are_speed() -> None:
+    found = persistent(3.0)
+    assert found.speed_basis == "probes"
+    assert [np.flatnonzero(item.mask).tolist() for item in found.speed] == [[2]]
+
+
 def test_without_probes_a_rank_slow_on_both_sides_is_slow() -> None:
     seen = observe_steps(N, factor={"probe": np.zeros(1), "attention": on(2, 1.3), "expert": on(2, 1.3)})
     found = measure_skews(seen)

@@ -197,7 +197,7 @@ def build_steps(fields: Mapping[str, Any]) -> Observations:
     """Make steps that are even but for what is named.
 
     `factor`, `add` and `exit` list what is uneven: a component, ranks (all if none), steps `[first, stop]` or
-    `every: n`, positions of one side (`pre`, `post`), and a value.
+    `every: n`, positions of one side (`pre`, `post`), and a value. `prompts` list prompt tokens of ranks and steps.
     """
     n_steps, n_ranks, layers = (fields.get(name, usual) for name, usual in (("n", 60), ("ranks", 8), ("layers", 3)))
     shape = (n_steps, 2 * layers, n_ranks)
@@ -232,7 +232,20 @@ def build_steps(fields: Mapping[str, Any]) -> Observations:
         name: np.asarray(fields[name], float) for name in ("row_ratio", "prefill_share") if name in fields
     }
     seen = replace(seen, abilities=able, teams=_tuple(fields.get("teams", ())), **changes)
+    if "prompts" in fields:
+        return _annotate_prompts(seen, fields["prompts"])
     return annotate(seen, **fields["batches"]) if "batches" in fields else seen
+
+
+def _annotate_prompts(seen: Observations, items: Sequence[Mapping[str, Any]]) -> Observations:
+    """Announce as many requests everywhere, and prompts where they are."""
+    told = annotate(seen, requests=[20.0] * seen.n_ranks, prefill_tokens=[0.0] * seen.n_ranks)
+    shape = (seen.n_steps, 1, seen.n_ranks)
+    for item in items:
+        where = _where(item, shape)[:, 0]
+        for rank, series in enumerate(told.batches):
+            series.prefill_tokens[where[:, rank]] = item["tokens"]
+    return told
 
 
 def _where(item: Mapping[str, Any], shape: tuple[int, int, int]) -> Array:

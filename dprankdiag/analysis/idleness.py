@@ -1,0 +1,96 @@
+"""Find ranks that hold no requests in most steps and only keep step with the busy ones."""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+
+from dprankdiag.analysis.batches import tabulate_requests
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.standouts import FEWEST_STEPS, RESAMPLES, Standout
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
+from dprankdiag.analysis.thresholds import IDLE_CHANCE
+
+IDLE_SHARE = 0.5
+"""A rank counts as idle without work in so many of the steps in which another has some (DESIGN 3)."""
+
+NO_WORK = 0.05
+EMPTY_KERNEL_NS = 4_000
+"""Attention and KV writes of a layer without rows take about the two kernels' own start and end."""
+
+DUMMY = 0.25
+"""Attention over a dummy batch takes less than this share of the busy ranks', however short the kernels are."""
+
+
+def find_idle(seen: Observations) -> Standout | None:
+    """Find the busy ranks of a group in which others have no requests in at least half of the steps.
+
+    Fewer requests than ranks, or so few that chance alone leaves ranks empty, are nobody's fault.
+
+    Returns:
+        The busy ranks, in the steps in which the others have nothing while they have; levels are attention over the
+        busy ranks' mean. None if every rank has work, or none has.
+    """
+    told = tabulate_requests(seen)
+    empty = _mark_empty(seen, told)
+    counted: BoolArray = np.asarray(~empty.all(axis=1))
+    if counted.sum() < FEWEST_STEPS:
+        return None
+    idle = _choose_idle(empty[counted])
+    if not idle.any() or idle.all() or _is_chance(seen, told, idle, counted):
+        return None
+    steps: BoolArray = np.asarray(counted & empty[:, idle].any(axis=1))
+    attention = seen.sums["attention"][steps].mean(axis=0)
+    levels = attention / max(float(attention[~idle].mean()), 1.0)
+    drawn = [_choose_idle(empty[counted][index]) for index in draw_blocks(int(counted.sum()), RESAMPLES)]
+    support = sum(np.array_equal(other, idle) for other in drawn) / RESAMPLES
+    covered = np.flatnonzero(steps)
+    marks = steps[:, None] & ~idle[None, :]
+    return Standout(
+        int(covered[0]), int(covered[-1]) + 1, ~idle, levels, float(np.median(levels[idle])), support, marks
+    )
+
+
+def _choose_idle(empty: BoolArray) -> BoolArray:
+    return np.asarray(empty.mean(axis=0) >= IDLE_SHARE)
+
+
+def _mark_empty(seen: Observations, told: FloatArray) -> BoolArray:
+    """Mark the steps in which a rank has no requests, `(n_steps, n_ranks)`.
+
+    Annotations tell. An engine may say nothing of a dummy batch: no annotation where others have theirs is an empty
+    batch if attention is short as well. Without annotations only attention that took next to no time tells.
+    """
+    attention = seen.sums["attention"]
+    busy = _level_busy(attention)
+    spoken = ~np.isnan(told)
+    if spoken.any():
+        # Ranks whose every step is announced, and steps that no rank announces, leave no doubt either way.
+        others = spoken.any(axis=1, keepdims=True)
+        return np.asarray(np.where(spoken, told == 0, others & (attention < DUMMY * busy)))
+    nothing = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
+    return np.asarray(attention <= np.minimum(NO_WORK * busy, nothing))
+
+
+def _level_busy(attention: FloatArray) -> FloatArray:
+    """Return the middle of the ranks that have at least half of the busiest one's attention, `(n_steps, 1)`."""
+    top = attention.max(axis=1, keepdims=True)
+    return np.asarray(np.nanmedian(np.where(attention >= top / 2, attention, np.nan), axis=1, keepdims=True))
+
+
+def _attention_calls(seen: Observations) -> int:
+    """Count the positions of a step that hold attention."""
+    attention = seen.grids[0].components["attention"]
+    return int((np.median(attention.max(axis=2), axis=0) > 0).sum())
+
+
+def _is_chance(seen: Observations, told: FloatArray, idle: BoolArray, counted: BoolArray) -> bool:
+    """Tell whether requests dealt at random leave so many ranks empty, or there is none for each."""
+    requests = told[counted]
+    if np.isnan(requests).all():
+        return False
+    teams = [list(team) for team in seen.teams] or [[rank] for rank in range(seen.n_ranks)]
+    total = float(np.mean(sum(np.nan_to_num(requests[:, team[0]]) for team in teams)))
+    n, empty = len(teams), sum(bool(idle[team].all()) for team in teams)
+    return total < n or comb(n, empty) * (1 - empty / n) ** total > IDLE_CHANCE
