@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment
 from dprankdiag.analysis.lanes import Lane
-from dprankdiag.analysis.observations import BatchSeries, Observations
+from dprankdiag.analysis.observations import BatchSeries
 from dprankdiag.analysis.statistics import FloatArray
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.model.schema import ABSENT_NS
@@ -57,22 +57,6 @@ def align_batches(
             return ()
         found.append(replace(own, start_ns=fit.apply(own.start_ns)) if fit else own)
     return tuple(found)
-
-
-def tell_by_step(seen: Observations, field: str) -> FloatArray | None:
-    """Lay out what annotations say of a field, `(n_steps, n_ranks)`: their mean in each step, NaN where none says.
-
-    Returns:
-        None without annotations.
-    """
-    columns = []
-    for series in seen.batches:
-        step = seen.find_step(series.start_ns)
-        inside = step < seen.n_steps
-        count = np.bincount(step[inside], minlength=seen.n_steps)
-        total = np.bincount(step[inside], getattr(series, field)[inside], minlength=seen.n_steps)
-        columns.append(total / np.where(count, count, np.nan))
-    return np.stack(columns, axis=1) if columns else None
 
 
 def _find_begins(lane: Lane, announced_ns: IntArray) -> IntArray:

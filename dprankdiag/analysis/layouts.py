@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from dprankdiag.analysis.batches import tell_by_step
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.skews import Skews
@@ -103,11 +102,29 @@ def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
 
 
 def find_decode(seen: Observations) -> BoolArray:
-    """Mark the steps without prompts as far as kernels and annotations tell, `(n_steps,)`."""
+    """Mark the steps without prompts as far as annotations tell, else kernels, `(n_steps,)`."""
     kinds = np.array([grid.kind not in ("mixed", "prefill", "meeting") for grid in seen.grids])
     steps = kinds[seen.grid_of]
     prompts = tell_by_step(seen, "prefill_tokens")
-    return steps if prompts is None else steps & ~(np.nan_to_num(prompts) > 0).any(axis=1)
+    if np.isfinite(prompts).any():
+        return steps & ~(np.nan_to_num(prompts) > 0).any(axis=1)
+    return steps if seen.prefill is None else steps & ~seen.prefill.any(axis=1)
+
+
+def tell_by_step(seen: Observations, field: str) -> FloatArray:
+    """Average what each rank's annotations say of a field in a step, `(n_steps, n_ranks)`; NaN where they say nothing.
+
+    A batch that began before its step did belongs to one that was left out.
+    """
+    table = np.full((seen.n_steps, seen.n_ranks), np.nan)
+    for rank, series in enumerate(seen.batches):
+        step = seen.find_step(series.start_ns)
+        inside = step < seen.n_steps
+        inside[inside] = series.start_ns[inside] >= seen.start_ns[step[inside]]
+        count = np.bincount(step[inside], minlength=seen.n_steps)
+        total = np.bincount(step[inside], getattr(series, field)[inside], minlength=seen.n_steps)
+        table[:, rank] = total / np.where(count, count, np.nan)
+    return table
 
 
 def find_load_levels(total: FloatArray, steps: BoolArray) -> LoadLevels | None:
@@ -202,9 +219,9 @@ def _judge_after(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolA
     return _decide(found, work, levels, hot) if _is_even(seen, mask, steps) else None
 
 
-def _told_in(table: FloatArray | None, steps: BoolArray) -> FloatArray | None:
+def _told_in(table: FloatArray, steps: BoolArray) -> FloatArray | None:
     """Keep what is told for nearly all of the steps and ranks, gaps taken as 0."""
-    if table is None or np.isfinite(table[steps]).all(axis=1).mean() < ALWAYS:
+    if np.isfinite(table[steps]).all(axis=1).mean() < ALWAYS:
         return None
     return np.where(np.isfinite(table).all(axis=1, keepdims=True), table, 0.0)
 

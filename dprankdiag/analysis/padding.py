@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.analysis.batches import tell_by_step
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
 
@@ -104,11 +103,15 @@ def _tabulate_rows(seen: Observations) -> FloatArray | None:
     Returns:
         None if a rank's batch is not known in some step.
     """
-    requests, prompts = (tell_by_step(seen, field) for field in ("requests", "prefill_tokens"))
-    if requests is None or prompts is None:
-        return None
-    table = requests + prompts
-    return None if np.isnan(table).any() else table
+    columns = []
+    for series in seen.batches:
+        rows = series.requests + series.prefill_tokens
+        step = seen.find_step(series.start_ns)
+        inside = step < seen.n_steps
+        count = np.bincount(step[inside], minlength=seen.n_steps)
+        columns.append(np.bincount(step[inside], rows[inside], minlength=seen.n_steps) / np.where(count, count, np.nan))
+    table = np.stack(columns, axis=1) if columns else np.full((1, 1), np.nan)
+    return None if np.isnan(table).any() else np.asarray(table)
 
 
 def _sum_after_gather(seen: Observations, component: str) -> FloatArray:

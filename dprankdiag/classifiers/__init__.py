@@ -20,6 +20,7 @@ from dprankdiag.classifiers.single_point_unknown import SinglePointUnknown
 from dprankdiag.classifiers.stall_absent import StallAbsent
 from dprankdiag.classifiers.structural_dispatch import StructuralDispatch
 from dprankdiag.classifiers.structural_expert import StructuralExpert
+from dprankdiag.classifiers.structural_graph import StructuralGraph
 from dprankdiag.classifiers.structural_layout import StructuralLayout
 from dprankdiag.classifiers.unclassified_late import UnclassifiedLate
 from dprankdiag.classifiers.uniform_slow import UniformSlow
@@ -37,6 +38,7 @@ ALL: tuple[Classifier, ...] = (
     StructuralLayout(),
     StructuralExpert(),
     StructuralDispatch(),
+    StructuralGraph(),
     CommunicationFabric(),
     UniformSlow(),
     UnclassifiedLate(),

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import HOST_PRIOR_SHARE, LEAST_HOST_SHARE
+from dprankdiag.analysis.standouts import find_bursts, find_standouts
 from dprankdiag.model.claims import Claim
 
-EXPLAINED_BY: dict[str, tuple[str, ...]] = {
-    "structural.layout": ("load.context", "load.requests", "load.unknown", "structural.expert", "unclassified.late"),
-}
-"""By a cause that asks for more before it is claimed, those that it stands in for (DESIGN 3)."""
+LAYOUT_EXPLAINS = ("load.context", "load.requests", "load.unknown", "structural.expert", "unclassified.late")
 
-MOSTLY = 0.5
+MOSTLY = 0.8
 """Share of a claim's steps that the other must cover for it to give way."""
 
 
-def give_way(claims: Sequence[Claim]) -> list[Claim]:
-    """Leave out the claims that another claim on the same ranks and steps explains."""
-    return [claim for claim in claims if not any(_explains(other, claim) for other in claims)]
+def give_way(seen: Observations, claims: Sequence[Claim]) -> list[Claim]:
+    """Leave out the claims that another claim on the same ranks and steps explains (DESIGN 3)."""
+    return [claim for claim in claims if not any(_explains(seen, other, claim) for other in claims)]
 
 
-def _explains(other: Claim, claim: Claim) -> bool:
-    if claim.cause not in EXPLAINED_BY.get(other.cause, ()):
+def _explains(seen: Observations, other: Claim, claim: Claim) -> bool:
+    if float(other.steps[claim.steps].mean()) < MOSTLY:
         return False
-    return set(claim.ranks) <= set(other.ranks) and float(other.steps[claim.steps].mean()) >= MOSTLY
+    if other.cause == "structural.layout":
+        return claim.cause in LAYOUT_EXPLAINS and set(claim.ranks) <= set(other.ranks)
+    if other.cause == "structural.graph":
+        return claim.cause == "single_point.host" and not _is_late_among(seen, other, claim)
+    return False
+
+
+def _is_late_among(seen: Observations, eager: Claim, claim: Claim) -> bool:
+    """Tell whether a late host stands out by what eager steps scatter, which is more than replayed ones do."""
+    name = "host" if seen.abilities.has_launches else "rest"
+    idle, step_ns = np.maximum(seen.sums[name][eager.steps], 0.0), float(np.median(seen.duration_ns[eager.steps]))
+    least = LEAST_HOST_SHARE * step_ns
+    found = [
+        *find_standouts(idle, HOST_PRIOR_SHARE * float(np.median(idle)), least),
+        *find_bursts(idle, least, of_host=True),
+    ]
+    late = np.any([item.mask for item in found], axis=0) if found else np.zeros(seen.n_ranks, bool)
+    return bool(claim.ranks) and bool(late[list(claim.ranks)].all())

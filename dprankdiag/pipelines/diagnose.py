@@ -172,7 +172,7 @@ def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
                 claims.append(item)
             else:
                 abstentions.append(item)
-    return give_way(claims), abstentions
+    return give_way(group, claims), abstentions
 
 
 def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:
