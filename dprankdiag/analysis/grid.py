@@ -6,7 +6,7 @@ channels share a grid; only they are compared with each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from dprankdiag.analysis.borders import Border, find_border
 from dprankdiag.analysis.collectives import MeetingSet
+from dprankdiag.analysis.kinds import join_rare
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
@@ -189,7 +190,7 @@ def build_grids(
         kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
     grids = []
     left_out = 0
-    for signature, steps in (kinds if cut.basis == "meeting" else _join_rare(kinds, sets)).items():
+    for signature, steps in (kinds if cut.basis == "meeting" else join_rare(kinds, sets, FEWEST_STEPS)).items():
         if signature[0] == "broken" or len(steps) < FEWEST_STEPS:
             left_out += len(steps)
             continue
@@ -198,25 +199,6 @@ def build_grids(
         grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, left_out
-
-
-def _join_rare(
-    kinds: Mapping[tuple[object, ...], list[int]], sets: Sequence[MeetingSet]
-) -> dict[tuple[object, ...], list[int]]:
-    """Join kinds too rare to compare that meet on the same channels in the same order.
-
-    Without graphs each batch size launches other shapes, which tell the calls of one channel apart.
-    """
-    alike = {(item.channel, item.operation, item.ranks): number for number, item in reversed(list(enumerate(sets)))}
-    first = np.array([alike[item.channel, item.operation, item.ranks] for item in sets], np.int32)
-    joined: dict[tuple[object, ...], list[int]] = {}
-    for signature, steps in kinds.items():
-        if len(steps) < FEWEST_STEPS and signature[-1] in ("decode", "mixed"):
-            orders = [np.frombuffer(own, np.int32) for own in signature if isinstance(own, bytes) and own]
-            same = [(first[order % len(sets)] + order - order % len(sets)).tobytes() for order in orders]
-            signature = ("rare", *same, *signature[-2:])
-        joined.setdefault(signature, []).extend(steps)
-    return {signature: sorted(steps) for signature, steps in joined.items()}
 
 
 def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntArray]:

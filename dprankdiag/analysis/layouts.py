@@ -11,6 +11,7 @@ import numpy as np
 
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.padding import MEDIAN_ERROR
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.speed import LEAST_SPEED_SHARE, SPEED_PRIOR_SD
 from dprankdiag.analysis.statistics import (
@@ -30,8 +31,11 @@ LEVELS_APART = 2.0
 LEVEL_STEPS = 10
 """Steps at the lower and at the higher load, each."""
 
-ALWAYS = 0.9
-"""Share of the decode steps that a layout must be seen in."""
+TOLD = 0.9
+"""Share of the decode steps in which annotations must tell every rank's load."""
+
+OFTEN = 0.5
+"""Share of the decode steps in which the ranks must stand out; in the others their share must be the same."""
 
 UNLIKE = 3.0
 """Standard errors by which the share's change must differ from that of the other explanation."""
@@ -89,14 +93,16 @@ class Layout:
 def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
     """Find ranks that own more before the gather, and such that own more after it; load that explains it is none."""
     steps = find_decode(seen)
+    attention = seen.sums["attention"] / skews.slowness
     for mask, covered in _heavier_before(classify_loads(seen, skews)):
-        if _is_throughout(covered, steps):
-            found = _judge_before(seen, skews, mask, steps & covered)
+        if _is_throughout(_share(attention, mask), covered & steps, steps):
+            found = _judge_before(seen, skews, attention, mask, steps)
             if found is not None:
                 yield found
+    expert = seen.sums["expert"] / skews.slowness
     hot = _heavier_after(seen, skews)
-    if hot is not None and _is_throughout(hot[1], steps):
-        found = _judge_after(seen, skews, hot[0], steps & hot[1])
+    if hot is not None and _is_throughout(_share(expert, hot[0]), hot[1] & steps, steps):
+        found = _judge_after(seen, expert, hot[0], steps)
         if found is not None:
             yield found
 
@@ -146,8 +152,26 @@ def find_load_levels(total: FloatArray, steps: BoolArray) -> LoadLevels | None:
     return LoadLevels(low, high, ratio) if ratio >= LEVELS_APART else None
 
 
-def _is_throughout(covered: BoolArray, steps: BoolArray) -> bool:
-    return bool(steps.any()) and float(covered[steps].mean()) >= ALWAYS
+def _is_throughout(share: FloatArray, covered: BoolArray, steps: BoolArray) -> bool:
+    """Tell whether the ranks stand out in most steps, and have the same share in those in which too little shows.
+
+    Args:
+        share: `(n_steps,)` logarithm of their work over the others'.
+        covered, steps: `(n_steps,)` those in which they stand out, and all to be looked at.
+    """
+    rest = steps & ~covered
+    if covered.sum() < OFTEN * steps.sum() or not covered.any():
+        return False
+    if not rest.any():
+        return True
+    level = float(np.median(share[covered]))
+    noise = float(np.hypot(_error(share[covered]), _error(share[rest])))
+    return abs(float(np.median(share[rest])) - level) <= max(UNLIKE * noise, NEARER * abs(level))
+
+
+def _error(values: FloatArray) -> float:
+    """Return the standard error of a median."""
+    return MEDIAN_ERROR * float(robust_sd(values)) / float(np.sqrt(len(values)))
 
 
 def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArray]]:
@@ -177,8 +201,9 @@ def _heavier_after(seen: Observations, skews: Skews) -> tuple[BoolArray, BoolArr
     return mask, np.any([skew.steps for skew in runs], axis=0)
 
 
-def _judge_before(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray) -> Layout | None:
-    work = seen.sums["attention"] / skews.slowness
+def _judge_before(
+    seen: Observations, skews: Skews, work: FloatArray, mask: BoolArray, steps: BoolArray
+) -> Layout | None:
     told = {field: _told_in(tell_by_step(seen, field), steps) for field in ("held_tokens", "requests")}
     total = next((table.sum(axis=1) for table in told.values() if table is not None), np.median(work[:, ~mask], axis=1))
     share = _share(work, mask)
@@ -201,8 +226,7 @@ def _judge_before(seen: Observations, skews: Skews, mask: BoolArray, steps: Bool
     return _decide(found, work, levels, float(constant))
 
 
-def _judge_after(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray) -> Layout | None:
-    work = order_steps(seen, [grid.components["expert"].sum(axis=1) for grid in seen.grids]) / skews.slowness
+def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: BoolArray) -> Layout | None:
     requests = _told_in(tell_by_step(seen, "requests"), steps)
     share = _share(work, mask)
     mean = float(np.exp(np.median(share[steps])))
@@ -221,7 +245,7 @@ def _judge_after(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolA
 
 def _told_in(table: FloatArray, steps: BoolArray) -> FloatArray | None:
     """Keep what is told for nearly all of the steps and ranks, gaps taken as 0."""
-    if np.isfinite(table[steps]).all(axis=1).mean() < ALWAYS:
+    if np.isfinite(table[steps]).all(axis=1).mean() < TOLD:
         return None
     return np.where(np.isfinite(table).all(axis=1, keepdims=True), table, 0.0)
 
@@ -273,7 +297,7 @@ def _projects_more(seen: Observations, skews: Skews, mask: BoolArray, levels: Lo
     ratio = probe / np.maximum(np.median(probe[:, ~mask], axis=1, keepdims=True), 1.0)
     for part in (levels.low, levels.high):
         level = np.median(ratio[part], axis=0)
-        error = 1.2533 * np.asarray(robust_sd(ratio[part], axis=0)) / np.sqrt(part.sum())
+        error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[part], axis=0)) / np.sqrt(part.sum())
         if not find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask[mask].all():
             return False
     return True
@@ -290,7 +314,7 @@ def _is_even(seen: Observations, mask: BoolArray, steps: BoolArray) -> bool:
         work = work[:, has_work]
         share = np.log(np.maximum(work, 1.0) / np.maximum(np.median(work[:, :, ~mask], axis=2, keepdims=True), 1.0))
         level = np.median(share, axis=0)
-        error = 1.2533 * float(np.median(robust_sd(share, axis=0))) / np.sqrt(len(share))
+        error = MEDIAN_ERROR * float(np.median(robust_sd(share, axis=0))) / np.sqrt(len(share))
         usual = float(np.median(level[:, ~mask].std(axis=0, ddof=1)))
         if level[:, mask].std(axis=0, ddof=1).max() > UNLIKE * np.hypot(usual, error):
             return False
@@ -305,8 +329,7 @@ def _decide(found: Layout, work: FloatArray, levels: LoadLevels, other: float) -
     """
     share = _share(work, found.mask)
     low, high = share[levels.low], share[levels.high]
-    errors = [1.2533 * float(robust_sd(part)) / np.sqrt(len(part)) for part in (low, high)]
-    noise = float(np.hypot(np.hypot(*errors), _usual_change(work, found.mask, levels)))
+    noise = float(np.hypot(np.hypot(_error(low), _error(high)), _usual_change(work, found.mask, levels)))
 
     def holds(change: float) -> bool:
         return abs(change) <= max(UNLIKE * noise, NEARER * abs(other)) and abs(change - other) >= UNLIKE * noise
