@@ -25,6 +25,9 @@ FOLLOWS = 0.8
 TOLD_APART = 2.0
 """Standard errors by which a slope must lie below that, to deny that a call waits."""
 
+USUAL_SPREAD = 5.0
+"""Standard deviations of the transfer within which a meeting is like most of them."""
+
 MOST_FITTED = 4096
 """Meetings that a slope is fitted to; more of them change nothing."""
 
@@ -229,14 +232,17 @@ def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[
     """
     last = arrival.max(axis=1)
     waits = np.ones(arrival.shape[1], bool)
-    transfer_noise = float(robust_sd((end.max(axis=1) - last).astype(np.float64)))
+    transfer = (end.max(axis=1) - last).astype(np.float64)
+    transfer_noise = float(robust_sd(transfer))
+    # Where transfers are long for a while, how long a call lasts tells of them and not of the wait.
+    usual = np.flatnonzero(np.abs(transfer - np.median(transfer)) <= USUAL_SPREAD * transfer_noise)
+    some = usual[np.unique(np.linspace(0, len(usual) - 1, MOST_FITTED).astype(np.int64))]
     for member in range(arrival.shape[1]):
         wait = (last - arrival[:, member]).astype(np.float64)
         duration = (end[:, member] - arrival[:, member]).astype(np.float64)
         low, high = np.quantile(wait, [0.125, 0.875])
         if high - low < max(4 * transfer_noise, 2_000.0):
             continue
-        some = np.unique(np.linspace(0, len(wait) - 1, MOST_FITTED).astype(np.int64))
         slope, error = fit_slope(wait[some], duration[some])
         waits[member] = slope >= FOLLOWS - TOLD_APART * error
     return waits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -46,14 +47,25 @@ def find_transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShi
     if len(runs) > 1 and longest:
         reference = min(longest, key=lambda run: run[2])
         noise = float(robust_sd(calm[reference[0] : reference[1]]))
+        long = np.zeros(seen.n_steps, bool)
         for first, stop, level in runs:
             if level - reference[2] > max(least, 3 * noise) and level / reference[2] >= 1.05:
-                steps = np.zeros(seen.n_steps, bool)
-                steps[first:stop] = True
-                shifts.append(TransferShift(steps, level / reference[2], False, reference[1] - reference[0]))
+                long[first:stop] = True
+        for steps in _split_runs(long):
+            ratio_here = float(np.median(calm[steps])) / reference[2]
+            shifts.append(TransferShift(steps, ratio_here, False, reference[1] - reference[0]))
     if events.sum() >= 2:
         shifts.append(TransferShift(events, float(np.median(ratio[events])), True, int((~events).sum())))
     return shifts
+
+
+def _split_runs(marked: BoolArray) -> Iterator[BoolArray]:
+    """Split marks into runs of neighbours: transfers that change while they are long are one trouble."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]])))
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        run = np.zeros(len(marked), bool)
+        run[first:stop] = True
+        yield run
 
 
 def find_common_slowdown(seen: Observations) -> tuple[BoolArray, float] | None:

@@ -38,6 +38,7 @@ VERBS = {
     "demo": "dprankdiag.cli.demo",
     "rules": "dprankdiag.cli.rules",
     "grafana": "dprankdiag.cli.grafana",
+    "harness": "dprankdiag.cli.harness",
 }
 """Verb to the module that holds it as `command`; imported when it is needed."""
 

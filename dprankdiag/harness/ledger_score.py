@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dprankdiag.harness.answers import ALARMS
+from dprankdiag.harness.cases import HEALTHY
 from dprankdiag.harness.ledger_worlds import (
     LedgerTruth,
     LedgerWorld,
@@ -20,7 +22,7 @@ from dprankdiag.harness.ledger_worlds import (
     simulate_ledger,
     write_ledger_world,
 )
-from dprankdiag.harness.score import ALARMS, HEALTHY, Rate, run_command
+from dprankdiag.harness.score import Rate, run_command
 
 Outcome = Literal["right", "wrong ranks", "wrong cause", "wrong class", "abstained", "false alarm", "quiet", "failed"]
 OUTCOMES: tuple[Outcome, ...] = (

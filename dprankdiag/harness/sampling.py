@@ -48,8 +48,8 @@ SLOWDOWNS = (0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
 _AXES: dict[str, tuple[Any, ...]] = {
     "kind": KINDS,
     "slowdown": SLOWDOWNS,
-    "when": ("steady", "steady", "onset", "periodic", "burst"),
-    "culprits": (1, 1, 1, 2, 3),
+    "when": ("steady", "steady", "onset", "window", "periodic", "burst"),
+    "who": ("one", "one", "one", "one", "two", "three", "rotating", "host"),
     "ranks": (2, 4, 8, 8, 16, 32, 64),
     "communication": ("nccl", "nccl", "custom_all_reduce", "deepep", "deepep_normal"),
     "graph": (True, True, False),
@@ -61,9 +61,17 @@ _AXES: dict[str, tuple[Any, ...]] = {
 }
 _KERNELS_A_LAYER = 14
 _MOST_FACTOR = 30.0
+_ROTATING: tuple[Kind, ...] = ("slow_gpu", "load_context", "load_requests", "host_late")
+_OF_A_HOST: tuple[Kind, ...] = ("slow_gpu", "host_late", "slow_link")
 
 
 def sample_faulty(count: int, seed: int, *, kernels: int = 150_000) -> dict[str, World]:
+    """Draw worlds with one fault each, sized so that the step grows by the drawn slowdown against the twin."""
+    drawn = draw_faulty(count, seed, kernels=kernels)
+    return {name: fit_slowdown(world, slowdown) for name, (world, slowdown) in drawn.items()}
+
+
+def draw_faulty(count: int, seed: int, *, kernels: int = 150_000) -> dict[str, tuple[World, float]]:
     """Draw worlds with one fault each by a Latin hypercube over cause, slowdown, pattern, size and recording.
 
     Args:
@@ -72,20 +80,20 @@ def sample_faulty(count: int, seed: int, *, kernels: int = 150_000) -> dict[str,
         kernels: about how many kernels a world holds at most.
 
     Returns:
-        Worlds by name; a fault is sized so that the step grows by the drawn slowdown against the twin.
+        By name a world and the slowdown that its fault is to be sized to.
     """
     strata = {axis: _spread_axis(seed, axis, values, count) for axis, values in _AXES.items()}
     worlds = {}
     for position in range(count):
         choice = {axis: values[position] for axis, values in strata.items()}
         world = _build_world(seed, position, choice, kernels)
-        worlds[f"{position:04d}-{choice['kind']}"] = fit_slowdown(world, choice["slowdown"])
+        worlds[f"{position:04d}-{choice['kind']}"] = (world, choice["slowdown"])
     return worlds
 
 
 def sample_healthy(count: int, seed: int, *, kernels: int = 150_000) -> dict[str, World]:
     """Draw worlds in which nothing is wrong, with more noise, spread, tails and clock errors than usual."""
-    axes = {axis: values for axis, values in _AXES.items() if axis not in ("kind", "slowdown", "when", "culprits")}
+    axes = {axis: values for axis, values in _AXES.items() if axis not in ("kind", "slowdown", "when", "who")}
     strata = {axis: _spread_axis(seed, axis, values, count) for axis, values in axes.items()}
     worlds = {}
     for position in range(count):
@@ -168,22 +176,45 @@ def _build_world(seed: int, position: int, choice: dict[str, Any], kernels: int)
         choice = choice | {"communication": "deepep"}
     world = _shape_world(seed, position, choice, kernels)
     random = open_stream(seed, "culprits", position)
-    count = min(choice["culprits"], max(1, world.dp_size // 3))
+    kind, who, when = choice["kind"], choice["who"], _choose_when(world, choice)
+    if who == "host" and kind in _OF_A_HOST and world.ranks > 2:
+        world = world if world.files == "node" else _split_nodes(world)
+        ranks = _draw_host(world, random)
+        return replace(world, faults=(build_fault(world, kind, ranks, when, random),))
+    rotates = who == "rotating" and kind in _ROTATING and world.dp_size > 2
+    count = min(3, world.dp_size - 1) if rotates else {"two": 2, "three": 3}.get(who, 1)
+    ranks = draw_culprits(world, count if rotates else min(count, max(1, world.dp_size // 3)), random)
+    return replace(world, faults=(replace(build_fault(world, kind, ranks, when, random), rotating=rotates),))
+
+
+def draw_culprits(world: World, count: int, random: np.random.Generator) -> tuple[int, ...]:
+    """Draw a rank out of each of so many DP ranks."""
     groups = random.choice(world.dp_size, count, replace=False) * world.attention_tp
-    ranks = tuple(sorted(int(first + random.integers(world.attention_tp)) for first in groups))
-    return replace(world, faults=(_build_fault(world, choice["kind"], ranks, _choose_when(world, choice), random),))
+    return tuple(sorted(int(first + random.integers(world.attention_tp)) for first in groups))
+
+
+def _split_nodes(world: World) -> World:
+    """Spread a world over two nodes with a recording and a clock each."""
+    return replace(world, files="node", ranks_per_node=world.ranks // 2, host_clock_ns=1_000_000, drift_ppm=10.0)
+
+
+def _draw_host(world: World, random: np.random.Generator) -> tuple[int, ...]:
+    first = int(random.integers(world.ranks // world.node_size)) * world.node_size
+    return tuple(range(first, first + world.node_size))
 
 
 def _choose_when(world: World, choice: dict[str, Any]) -> When:
     return {
         "steady": STEADY,
         "onset": onset(world.steps // 2),
+        "window": window(world.steps // 4, world.steps // 2),
         "periodic": periodic(max(2, world.steps // 8)),
         "burst": burst(0.08),
     }[choice["when"]]
 
 
-def _build_fault(world: World, kind: Kind, ranks: tuple[int, ...], when: When, random: np.random.Generator) -> Fault:
+def build_fault(world: World, kind: Kind, ranks: tuple[int, ...], when: When, random: np.random.Generator) -> Fault:
+    """Make a fault of a kind and of ordinary size; bursts of hosts and fabrics keep their own time."""
     if kind == "host_burst":
         return host_burst(ranks, stalls=max(1, world.steps // 20), stall_ns=3_000_000)
     if kind == "hot_expert":

@@ -1,81 +1,36 @@
-"""Score the installed command against worlds whose truth is known.
+"""Score the installed command against recordings whose truth is known.
 
-The command is run as a user runs it, on files, and judged by the JSON it prints.
+The command is run as a user runs it, on files, and judged by the JSON it prints. A case's folder holds its recording,
+changed copies of it, and the truth; a run's folder holds what was said, one line a case, so that a stopped run goes on.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import msgspec
+
+from dprankdiag.harness.answers import Answer, Outcome, read_answer, read_outcomes
+from dprankdiag.harness.cases import Case, Facts, learn_facts
 from dprankdiag.harness.suites import Format, write_world
-from dprankdiag.harness.worlds import Truth, World, truth
+from dprankdiag.harness.transforms import change_copy
 
-HEALTHY = "healthy"
-ALARMS = ("critical", "warning")
+TRUTH = "truth.json"
+_RECORDING, _CHANGED = "recording", "changed"
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One world, what is true of it, and what the command said.
-
-    Attributes:
-        status: as printed; None if the command failed.
-        cause: of the costliest finding of warning or above, else of the first finding; None without findings.
-        ranks: of that finding.
-        alarms: findings of warning or above.
-        lost_ns: of that finding, None if it is not priced.
-        seconds: wall time of the command.
-        error: why there is no verdict, else "".
-    """
-
-    name: str
-    truth: Truth
-    status: str | None
-    cause: str | None
-    ranks: tuple[int, ...]
-    alarms: int
-    lost_ns: int | None
-    seconds: float
-    error: str = ""
-
-    @property
-    def expected(self) -> str:
-        """Name what a perfect diagnosis would say."""
-        return self.truth.answerable or HEALTHY
-
-    @property
-    def said(self) -> str:
-        """Name what was said: a cause, a status, or the failure."""
-        return "failed" if self.status is None else self.cause or self.status
-
-    @property
-    def right_cause(self) -> bool:
-        """Tell whether cause (or health) is right; uniform slowness is also right as a status."""
-        if self.expected == "uniform.slow":
-            return not self.alarms and self.status in ("uniform", HEALTHY)
-        if self.truth.healthy:
-            return self.status == HEALTHY and not self.alarms
-        return self.cause == self.expected
-
-    @property
-    def right_ranks(self) -> bool | None:
-        """Tell whether exactly the culprits were named; None where nobody is to blame."""
-        return self.ranks == self.truth.ranks if self.truth.ranks else None
-
-    @property
-    def lost_error(self) -> float | None:
-        """Give the error of the lost time, as a share of the wall time; None where there is nothing to compare."""
-        if self.truth.healthy or self.lost_ns is None or not self.right_cause:
-            return None
-        return (self.lost_ns - self.truth.lost_ns) / self.truth.wall_ns
+Progress = Callable[[str, "float | None"], None]
+"""Told the stage and the share that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,75 +60,132 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoreboard:
-    """All verdicts of a run."""
+class Change:
+    """A changed copy: its files, relative to the case's folder, in the order to give them; renumbered ranks."""
 
-    verdicts: tuple[Verdict, ...]
-
-    def precision(self, cause: str) -> Rate:
-        """Count how often a cause was right when it was named."""
-        named = [verdict for verdict in self.verdicts if verdict.said == cause]
-        return Rate(sum(verdict.right_cause for verdict in named), len(named))
-
-    def recall(self, cause: str) -> Rate:
-        """Count how often a cause was named when it was right."""
-        there = [verdict for verdict in self.verdicts if verdict.expected == cause]
-        return Rate(sum(verdict.right_cause for verdict in there), len(there))
-
-    def causes(self) -> list[str]:
-        """List what was expected or said."""
-        return sorted({verdict.expected for verdict in self.verdicts} | {verdict.said for verdict in self.verdicts})
-
-    def culprits(self) -> Rate:
-        """Count the worlds in which exactly the culprits were named."""
-        judged = [verdict.right_ranks for verdict in self.verdicts if verdict.right_ranks is not None]
-        return Rate(sum(judged), len(judged))
-
-    def false_alarms(self) -> Rate:
-        """Count the healthy worlds with a finding of warning or above."""
-        healthy = [verdict for verdict in self.verdicts if verdict.truth.healthy]
-        return Rate(sum(verdict.alarms > 0 for verdict in healthy), len(healthy))
-
-    def lost_errors(self) -> list[float]:
-        """List the errors of the lost time as shares of the wall time, where cause and price were given."""
-        return [error for verdict in self.verdicts if (error := verdict.lost_error) is not None]
-
-    def text(self) -> str:
-        """Write the tables."""
-        rows = [_verdict_row(verdict) for verdict in self.verdicts]
-        header = ("world", "expected", "said", "ranks", "named", "lost ms", "said ms", "s", "")
-        per_cause = [(cause, str(self.precision(cause)), str(self.recall(cause))) for cause in self.causes()]
-        errors = [100 * abs(error) for error in self.lost_errors()]
-        summary = [
-            f"culprits {self.culprits()}",
-            f"false alarms {self.false_alarms()}",
-            f"lost time, error over wall time: median {median(errors):.2f} %, worst {max(errors):.2f} %"
-            if errors
-            else "lost time: nothing priced",
-        ]
-        tables = [_align([header, *rows]), _align([("cause", "precision", "recall"), *per_cause]), "\n".join(summary)]
-        return "\n\n".join(tables) + "\n"
+    name: str
+    paths: tuple[str, ...]
+    renamed: tuple[tuple[int, int], ...] = ()
 
 
-def score(
-    folder: Path, worlds: Mapping[str, World], command: Sequence[str] = ("dprankdiag",), *, format: Format = "nsys"
-) -> Scoreboard:
-    """Write each world into a folder, diagnose it with the installed command, and compare with the truth.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a case's folder holds, as its truth.json says."""
+
+    facts: Facts
+    paths: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+
+
+def make_case(case: Case, folder: Path, *, format: Format = "nsys") -> Made:
+    """Write a case's recording, its changed copies, and what is true of it.
 
     Args:
-        folder: a folder of its own is made for each world.
-        worlds: worlds by name, with at most one fault each.
-        command: how to call the program.
-        format: of the recordings.
+        case: the case.
+        folder: the case's own, made anew.
+        format: of the recording; changes are made to exports only.
+
+    Raises:
+        ValueError: the world cannot be recorded so.
     """
-    return Scoreboard(tuple(_score_world(folder / name, name, it, command, format) for name, it in worlds.items()))
+    if case.changes and format != "nsys":
+        raise ValueError("only exports of Nsight Systems can be changed")
+    shutil.rmtree(folder, ignore_errors=True)
+    world = case.sized_world()
+    paths = write_world(world, folder / _RECORDING, name=case.name, format=format)
+    changes = []
+    for position, name in enumerate(case.changes):
+        changed = change_copy(name, paths, folder / _CHANGED / f"{position}-{name.replace(' ', '-')}", world)
+        changes.append(Change(name, _relate(changed.paths, folder), changed.renamed))
+    made = Made(learn_facts(case, world), _relate(paths, folder), tuple(changes))
+    (folder / TRUTH).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+    return made
 
 
-def _score_world(folder: Path, name: str, world: World, command: Sequence[str], format: Format) -> Verdict:
-    paths = write_world(world, folder, name=name, format=format)
-    begin = time.perf_counter()
-    answer, error = run_command(paths, command)
-    return read_verdict(name, truth(world), answer, time.perf_counter() - begin, error)
+def find_made(folder: Path) -> dict[Path, Made]:
+    """Find the cases that were made in a folder, by their own folders.
+
+    Raises:
+        ValueError: a truth is not one that `make_case` has written.
+    """
+    found = {}
+    for path in sorted(folder.glob(f"*/{TRUTH}")):
+        try:
+            found[path.parent] = msgspec.json.decode(path.read_bytes(), type=Made)
+        except msgspec.MsgspecError as problem:
+            raise ValueError(f"{path}: {problem}") from problem
+    return found
+
+
+def ask_about(folder: Path, made: Made, command: Sequence[str]) -> Outcome:
+    """Let the command judge what a case's folder holds."""
+    answer = _ask([folder / path for path in made.paths], command)
+    changed = {it.name: _ask([folder / path for path in it.paths], command) for it in made.changes}
+    renamed = {it.name: dict(it.renamed) for it in made.changes if it.renamed}
+    return Outcome(made.facts, answer, changed, renamed)
+
+
+def score_case(case: Case, command: Sequence[str], format: Format = "nsys") -> Outcome:
+    """Make a case in a folder that is removed afterwards, and let the command judge it."""
+    with tempfile.TemporaryDirectory(prefix="dprankdiag-") as folder:
+        return ask_about(Path(folder), make_case(case, Path(folder), format=format), command)
+
+
+def run_tasks(
+    tasks: Mapping[str, Callable[[], Outcome]], kept: Path, *, jobs: int = 1, progress: Progress | None = None
+) -> list[Outcome]:
+    """Run what scores cases and keep what was said, one line a case; what a former run has kept is not run again.
+
+    Args:
+        tasks: by the case's name a call that can be sent to another process.
+        kept: file of the lines; made if it is not there.
+        jobs: processes.
+        progress: told what has been done.
+
+    Returns:
+        Outcomes in the order of the tasks.
+    """
+    done = {outcome.facts.name: outcome for outcome in read_outcomes(kept)}
+    left = [task for name, task in tasks.items() if name not in done]
+    with _open_lines(kept) as write:
+        for count, outcome in enumerate(_run(left, jobs), len(tasks) - len(left) + 1):
+            write(outcome)
+            done[outcome.facts.name] = outcome
+            if progress:
+                progress(f"scoring {count} of {len(tasks)}", count / len(tasks))
+    return [done[name] for name in tasks]
+
+
+def _run(tasks: list[Callable[[], Outcome]], jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1:
+        yield from (task() for task in tasks)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = [pool.submit(task) for task in tasks]
+        try:
+            yield from (future.result() for future in as_completed(running))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _open_lines:
+    """Write outcomes behind those of a former run; each is handed to the system before the next case begins."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b")
+        self._file.seek(0)
+        self._file.truncate(self._file.read().rfind(b"\n") + 1)
+
+    def __enter__(self) -> Callable[[Outcome], None]:
+        return self._write
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+
+    def _write(self, outcome: Outcome) -> None:
+        self._file.write(msgspec.json.encode(outcome) + b"\n")
+        self._file.flush()
 
 
 def run_command(paths: Sequence[Path | str], command: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
@@ -193,45 +205,11 @@ def run_command(paths: Sequence[Path | str], command: Sequence[str]) -> tuple[di
     return (answer, "") if isinstance(answer, dict) else (None, "not one JSON object")
 
 
-def read_verdict(name: str, true: Truth, answer: dict[str, Any] | None, seconds: float, error: str = "") -> Verdict:
-    """Read what the command said."""
-    if answer is None:
-        return Verdict(name, true, None, None, (), 0, None, seconds, error)
-    findings = answer.get("findings", [])
-    alarms = [finding for finding in findings if finding.get("severity") in ALARMS]
-    first = (alarms or findings or [{}])[0]
-    return Verdict(
-        name=name,
-        truth=true,
-        status=answer.get("status"),
-        cause=first.get("cause"),
-        ranks=tuple(sorted(first.get("ranks") or ())),
-        alarms=len(alarms),
-        lost_ns=first.get("lost_ns"),
-        seconds=seconds,
-    )
+def _ask(paths: Sequence[Path], command: Sequence[str]) -> Answer:
+    begin = time.perf_counter()
+    printed, error = run_command(paths, command)
+    return read_answer(printed, time.perf_counter() - begin, error)
 
 
-def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
-    mark = "" if verdict.right_cause and verdict.right_ranks is not False else "✗"
-    return (
-        verdict.name,
-        verdict.expected,
-        verdict.said,
-        _list_ranks(verdict.truth.ranks),
-        _list_ranks(verdict.ranks),
-        f"{verdict.truth.lost_ns / 1e6:.2f}",
-        "-" if verdict.lost_ns is None else f"{verdict.lost_ns / 1e6:.2f}",
-        f"{verdict.seconds:.2f}",
-        f"{mark} {verdict.error}".strip(),
-    )
-
-
-def _list_ranks(ranks: tuple[int, ...]) -> str:
-    return ",".join(map(str, ranks)) or "-"
-
-
-def _align(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
+def _relate(paths: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    return tuple(str(path.relative_to(folder)) for path in paths)

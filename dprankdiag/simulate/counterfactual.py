@@ -23,7 +23,6 @@ from dprankdiag.analysis.borders import Border
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.participations import FORK, FULL, JOIN
 from dprankdiag.model.claims import BoolArray, Claim, Undo
-from dprankdiag.model.results import WORK
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -88,16 +87,20 @@ def _scale_segment(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArra
     return segment
 
 
+TAIL = ("probe", "other")
+"""What ranks are busy with after the last meeting of a step; attention and experts lie between meetings."""
+
+
 def _scale_tail(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray | None:
-    """Scale what ranks do before the hosts meet as the work of the first segment, `(n_steps, n_ranks)`."""
+    """Scale what ranks do before the hosts meet as such work of the first segment, `(n_steps, n_ranks)`."""
     if grid.border is None:
         return None
-    work = sum((grid.components[name][:, 0] for name in WORK), np.zeros(1))
-    change = sum(
-        (grid.components[name][:, 0] * (np.broadcast_to(factor, grid.segment.shape)[:, 0] - 1.0))
-        for name, factor in scale.items()
-        if name in WORK
-    )
+    work, change = np.zeros(grid.border.tail.shape), np.zeros(grid.border.tail.shape)
+    for name in TAIL:
+        own = grid.components[name][:, 0]
+        work += own
+        if name in scale:
+            change += own * (np.broadcast_to(scale[name], grid.segment.shape)[:, 0] - 1.0)
     return np.asarray(grid.border.tail * np.maximum(1.0 + change / np.maximum(work, 1.0), 0.0))
 
 

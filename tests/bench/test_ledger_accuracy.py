@@ -18,7 +18,7 @@ from dprankdiag.harness.ledger_sampling import sample_ledger, sample_onset
 from dprankdiag.harness.ledger_score import LedgerBoard, score_ledgers
 from dprankdiag.harness.ledger_world import LedgerWorld, Restart
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, day_world, ledger_truths, simulate_ledger
-from tests.bench.accuracy import Mark, write_accuracy
+from tests.bench.accuracy import Mark, Section, write_section
 from tests.ledger_runs import Watcher, read_numbers
 
 pytestmark = pytest.mark.bench
@@ -28,6 +28,8 @@ QUARTERS = (3.0, 9.0, 15.0, 21.0)
 EXPECTED_MARKS = 9
 CLEAR_GROWTH = 0.1
 SOON_S = 10.0
+INTRO = """Requests with sessions, a router, KV pools, steps in lockstep or alone, waits at step borders, gauges and
+snapshots of some age."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,12 @@ def marks() -> Iterator[list[Mark]]:
     yield measured
     print("\n" + "\n".join(mark.row() for mark in measured))
     if len(measured) == EXPECTED_MARKS:
-        write_accuracy(measured)
+        write_section(Section("Running engines", INTRO, (tabulate(measured),)))
+
+
+def tabulate(marks: list[Mark]) -> str:
+    """Write the table of the page."""
+    return "\n".join(("| what | measured | bar | holds | how |", "|---|---|---|---|---|", *(it.row() for it in marks)))
 
 
 @pytest.fixture(scope="module")

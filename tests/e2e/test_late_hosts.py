@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from dprankdiag.harness.answers import ALARMS
 from dprankdiag.harness.faults import onset, slow_link
-from dprankdiag.harness.score import ALARMS, run_command
+from dprankdiag.harness.score import run_command
 from dprankdiag.harness.suites import WORLDS, Format, write_world
 from dprankdiag.harness.worlds import World, truth
 
