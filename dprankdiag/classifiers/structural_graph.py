@@ -57,13 +57,14 @@ class StructuralGraph:
             yield Abstention(self.cause, seen.abilities.uneven)
             return
         yield _claim(seen, lost, self.cause)
+        if (hidden := unseen_member(seen)) is not None:
+            yield Abstention(self.cause, hidden)
 
 
 def _claim(seen: Observations, lost: LostGraphs, cause: str) -> Claim:
     steps = lost.known if lost.known.any() else lost.steps
     ranks, who = _name(lost)
-    hidden = unseen_member(seen)
-    if hidden is not None:
+    if unseen_member(seen) is not None:
         ranks, who = (), "all"
     run = _describe(lost, steps)
     n, share = int(steps.sum()), float(steps.mean())
@@ -84,7 +85,6 @@ def _claim(seen: Observations, lost: LostGraphs, cause: str) -> Claim:
             Evidence("eager_steps_ratio", share, "ratio", f"{format_ratio(share)} of the steps ran eagerly", 0.0, n),
             Evidence("eager_idle_ns", lost.eager_ns, "ns", gaps, lost.graph_ns, n),
             *_tell_blame(lost),
-            *_tell_hidden(hidden),
         ),
         (
             Alternative("single_point.host", "idle gaps on one rank and not on its peers in the same steps"),
@@ -115,11 +115,6 @@ def _tell_blame(lost: LostGraphs) -> Iterator[Evidence]:
     share = float(lost.blame[lost.steps].any(axis=1).mean())
     what = "a rank has no work of its own" if lost.why == "idle" else "a rank holds more rows than any graph step"
     yield Evidence("ineligible_ratio", share, "ratio", f"{what} in {format_ratio(share)} of the eager steps", 0.0)
-
-
-def _tell_hidden(hidden: str | None) -> Iterator[Evidence]:
-    if hidden is not None:
-        yield Evidence("ineligible_ratio", None, "ratio", f"nobody is named: {hidden}")
 
 
 def _describe(lost: LostGraphs, steps: BoolArray) -> Standout:
