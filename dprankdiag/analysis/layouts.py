@@ -20,8 +20,10 @@ from dprankdiag.analysis.statistics import (
     FloatArray,
     draw_blocks,
     find_high,
+    peer_median,
     robust_sd,
 )
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
 
 Side = Literal["pre", "post"]
 
@@ -94,7 +96,8 @@ def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
     """Find ranks that own more before the gather, and such that own more after it; load that explains it is none."""
     steps = find_decode(seen)
     attention = seen.sums["attention"] / skews.slowness
-    for mask, covered in _heavier_before(classify_loads(seen, skews)):
+    for team, covered in _heavier_before(classify_loads(seen, skews)):
+        mask = _single_out(attention, team, steps)
         if _is_throughout(_share(attention, mask), covered & steps, steps):
             found = _judge_before(seen, skews, attention, mask, steps)
             if found is not None:
@@ -185,6 +188,19 @@ def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArra
         yield mask, np.any([run.steps for run in runs if np.array_equal(run.mask, mask)], axis=0)
 
 
+def _single_out(work: FloatArray, team: BoolArray, steps: BoolArray) -> BoolArray:
+    """Mark those of the ranks that have more work themselves: requests are shared by a team, what is owned may not be.
+
+    Args:
+        work: `(n_steps, n_ranks)`.
+        team: `(n_ranks,)` ranks that stand out together.
+    """
+    ratio = work[steps] / np.maximum(np.median(work[steps], axis=1, keepdims=True), 1.0)
+    error = MEDIAN_ERROR * np.asarray(robust_sd(ratio, axis=0)) / np.sqrt(len(ratio))
+    own = team & find_high(np.median(ratio, axis=0), error, WORK_PRIOR_SD, LEAST_WORK_SHARE).mask
+    return own if own.any() else team
+
+
 def _heavier_after(seen: Observations, skews: Skews) -> tuple[BoolArray, BoolArray] | None:
     """Find the ranks that have more expert work in most layers while no other rank has in any: ranks, steps."""
     runs = [skew for skew in skews.experts if not skew.is_burst]
@@ -218,7 +234,7 @@ def _judge_before(
             return None
         doubt = "total load varies by less than 2 ×, so that a share that is always larger does not show"
         return describe(mean, mean, 1.0, support=0.0, doubt=doubt)
-    if held is None and not _projects_more(seen, skews, mask, levels):
+    if held is None and not _projects_more(seen, skews, mask, levels, requests):
         return None
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
@@ -283,12 +299,19 @@ def _heat(work: FloatArray, mask: BoolArray, levels: LoadLevels, low_ratio: floa
     return float(np.log((start + (low_ratio - start) * levels.ratio) / growth / low_ratio))
 
 
-def _projects_more(seen: Observations, skews: Skews, mask: BoolArray, levels: LoadLevels) -> bool:
+def _projects_more(
+    seen: Observations, skews: Skews, mask: BoolArray, levels: LoadLevels, requests: float | None
+) -> bool:
     """Tell whether work of equal launch shape before the gather is longer on the same ranks at both loads.
 
-    Contexts lengthen attention alone; rows that differ show in launch shapes, where steps are not padded.
+    Contexts lengthen attention alone. Rows that differ show in annotations, else in launch shapes.
+
+    Args:
+        requests: those of the ranks over the others'; None where annotations do not tell.
     """
-    if seen.row_ratio is None or np.abs(seen.row_ratio[mask] - 1.0).max() > ROWS_ALIKE:
+    if requests is None and seen.row_ratio is not None:
+        requests = float(seen.row_ratio[mask].max())
+    if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
         return False
     parts = [grid.components["probe"][:, np.array(grid.side) == "pre"].sum(axis=1) for grid in seen.grids]
     probe = order_steps(seen, parts) / skews.slowness
@@ -312,11 +335,13 @@ def _is_even(seen: Observations, mask: BoolArray, steps: BoolArray) -> bool:
         if rows.sum() < LEVEL_STEPS or has_work.sum() < 2:
             continue
         work = work[:, has_work]
-        share = np.log(np.maximum(work, 1.0) / np.maximum(np.median(work[:, :, ~mask], axis=2, keepdims=True), 1.0))
-        level = np.median(share, axis=0)
-        error = MEDIAN_ERROR * float(np.median(robust_sd(share, axis=0))) / np.sqrt(len(share))
-        usual = float(np.median(level[:, ~mask].std(axis=0, ddof=1)))
-        if level[:, mask].std(axis=0, ddof=1).max() > UNLIKE * np.hypot(usual, error):
+        work = np.maximum(work, 1.0)
+        rest = work[:, :, ~mask]
+        own = np.log(work[:, :, mask] / np.median(rest, axis=2, keepdims=True))
+        peers = np.log(rest / peer_median(rest)) if rest.shape[2] > 1 else own
+        error = MEDIAN_ERROR * float(np.median(robust_sd(peers, axis=0))) / np.sqrt(len(peers))
+        usual = float(np.sqrt(np.median(peers, axis=0).var(axis=0, ddof=1).mean()))
+        if np.median(own, axis=0).std(axis=0, ddof=1).max() > UNLIKE * np.hypot(usual, error):
             return False
     return True
 
@@ -343,8 +368,10 @@ def _decide(found: Layout, work: FloatArray, levels: LoadLevels, other: float) -
 
 def _usual_change(work: FloatArray, mask: BoolArray, levels: LoadLevels) -> float:
     """Estimate by how much the share of a rank changes with the load without any cause, from the other ranks."""
-    rest = work[:, ~mask]
-    share = np.log(np.maximum(rest, 1.0) / np.maximum(np.median(rest, axis=1, keepdims=True), 1.0))
+    rest = np.maximum(work[:, ~mask], 1.0)
+    if rest.shape[1] < 2:
+        return OWN_SHARE_SD
+    share = np.log(rest / peer_median(rest))
     change = np.median(share[levels.high], axis=0) - np.median(share[levels.low], axis=0)
     n = len(change)
     squares = float(np.sum((change - change.mean()) ** 2))

@@ -18,8 +18,9 @@ from dprankdiag.analysis.statistics import BoolArray, FloatArray
 IDLE = ("host", "rest")
 """Components of idle time."""
 
-GRAPH_EAGER = ("decode graph", "decode")
-"""Kinds of decode steps: replayed as a graph, launched kernel by kernel."""
+REPLAYED = "decode graph"
+EAGER = ("decode", "step")
+"""Kinds of steps that launch kernel by kernel; of "step" the kernels' names do not tell whether they hold prompts."""
 
 NO_WORK = 0.05
 """Attention below this share of the busiest rank's is none."""
@@ -61,16 +62,17 @@ def find_lost_graphs(seen: Observations) -> LostGraphs | None:
 
     Steps with prompts are left to `load.prefill`.
     """
-    graph, eager = (np.array([grid.kind == kind for grid in seen.grids])[seen.grid_of] for kind in GRAPH_EAGER)
-    eager &= find_decode(seen)
+    graph = np.array([grid.kind == REPLAYED for grid in seen.grids])[seen.grid_of]
+    eager = np.array([grid.kind in EAGER for grid in seen.grids])[seen.grid_of] & find_decode(seen)
+    rows = tell_by_step(seen, "requests")
+    known, beyond, is_told = _compare_batches(seen, graph, eager, rows)
+    eager &= known | is_told
     if not graph.any() or not eager.any():
         return None
     idle = np.asarray(sum(np.maximum(seen.sums[name], 0.0) for name in IDLE))
     more = np.median(idle[eager], axis=0) - np.median(idle[graph], axis=0)
     if float(np.median(more)) < LEAST_HOST_SHARE * float(np.median(seen.duration_ns[eager])):
         return None
-    rows = tell_by_step(seen, "requests")
-    known, beyond = _compare_batches(seen, graph, eager, rows)
     blame, why = _find_blame(seen, graph, eager, rows, beyond)
     usual = {
         name: tuple(_usual_idle(seen, graph, grid_id, name) for grid_id in range(len(seen.grids))) for name in IDLE
@@ -106,23 +108,26 @@ def choose_blamed(counts: IntArray) -> BoolArray:
 
 def _compare_batches(
     seen: Observations, graph: BoolArray, eager: BoolArray, rows: FloatArray
-) -> tuple[BoolArray, BoolArray]:
+) -> tuple[BoolArray, BoolArray, bool]:
     """Tell which steps hold a batch that was replayed as a graph, and which ranks hold more than any graph step.
 
-    Where annotations do not tell rows, the busiest rank's attention stands for them.
+    Where annotations do not tell rows, the busiest rank's attention stands for them; what is longer then may as well be
+    a prompt.
 
     Returns:
-        `(n_steps,)` and `(n_steps, n_ranks)`.
+        `(n_steps,)`, `(n_steps, n_ranks)`, and whether annotations tell rows.
     """
     nobody = np.zeros((seen.n_steps, seen.n_ranks), bool)
+    if not graph.any() or not eager.any():
+        return np.zeros(seen.n_steps, bool), nobody, False
     if np.isfinite(rows[graph]).any() and np.isfinite(rows[eager]).any(axis=1).all():
         size = find_bucket(np.nan_to_num(rows))
         top = size.max(axis=1)
         most, least = top[graph].max(), top[graph].min()
-        return (top >= least) & (top <= most), (size > most) & eager[:, None]
+        return (top >= least) & (top <= most), (size > most) & eager[:, None], True
     work = seen.sums["attention"].max(axis=1)
     low, high = work[graph].min() / (1 + ROWS_ALIKE), work[graph].max() * (1 + ROWS_ALIKE)
-    return (work >= low) & (work <= high), nobody
+    return (work >= low) & (work <= high), nobody, False
 
 
 def _find_blame(
@@ -141,12 +146,12 @@ def _find_blame(
 def _usual_idle(seen: Observations, graph: BoolArray, grid_id: int, component: str) -> FloatArray | None:
     """Return the idle time in the graph steps that meet as an eager grid's do, `(n_positions, n_ranks)`."""
     mine = seen.grids[grid_id]
-    if mine.kind != GRAPH_EAGER[1]:
+    if mine.kind not in EAGER:
         return None
     parts = [
         np.maximum(grid.components[component], 0)[seen.select(other, graph)]
         for other, grid in enumerate(seen.grids)
-        if grid.kind == GRAPH_EAGER[0] and _meets_alike(mine, grid)
+        if grid.kind == REPLAYED and _meets_alike(mine, grid)
     ]
     return np.median(np.concatenate(parts), axis=0).astype(np.float64) if parts else None
 

@@ -26,10 +26,16 @@ def _explains(seen: Observations, other: Claim, claim: Claim) -> bool:
     if float(other.steps[claim.steps].mean()) < MOSTLY:
         return False
     if other.cause == "structural.layout":
-        return claim.cause in LAYOUT_EXPLAINS and set(claim.ranks) <= set(other.ranks)
+        return claim.cause in LAYOUT_EXPLAINS and set(claim.ranks) <= _with_teams(seen, other)
     if other.cause == "structural.graph":
         return claim.cause == "single_point.host" and not _is_late_among(seen, other, claim)
     return False
+
+
+def _with_teams(seen: Observations, claim: Claim) -> set[int]:
+    """Add to a claim's ranks those that share requests with them: load is a matter of all of these."""
+    teams = [team for team in seen.teams if set(team) & set(claim.ranks)]
+    return set(claim.ranks).union(*teams)
 
 
 def _is_late_among(seen: Observations, eager: Claim, claim: Claim) -> bool:

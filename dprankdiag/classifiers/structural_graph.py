@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.lost_graphs import IDLE, LostGraphs, choose_blamed, find_lost_graphs
+from dprankdiag.analysis.lost_graphs import EAGER, IDLE, REPLAYED, LostGraphs, choose_blamed, find_lost_graphs
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import ALIKE, RESAMPLES, Standout
@@ -46,7 +46,7 @@ class StructuralGraph:
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the eager steps among graph steps."""
         kinds = {grid.kind for grid in seen.grids}
-        if seen.abilities.has_kernels and "decode" in kinds and "decode graph" not in kinds:
+        if seen.abilities.has_kernels and kinds.intersection(EAGER) and REPLAYED not in kinds:
             reason = "every decode step ran eagerly; whether graphs were meant to be replayed does not show"
             yield Abstention(self.cause, reason, ("steps replayed as CUDA graphs",))
             return
