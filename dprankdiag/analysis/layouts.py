@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.padding import MEDIAN_ERROR
@@ -313,17 +314,27 @@ def _projects_more(
         requests = float(seen.row_ratio[mask].max())
     if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
         return False
-    parts = [grid.components["probe"][:, np.array(grid.side) == "pre"].sum(axis=1) for grid in seen.grids]
-    probe = order_steps(seen, parts) / skews.slowness
-    if np.median(probe) <= 0:
-        return False
-    ratio = probe / np.maximum(np.median(probe[:, ~mask], axis=1, keepdims=True), 1.0)
+    ratio = order_steps(seen, [_compare_probes(grid, mask) for grid in seen.grids]) / skews.slowness
     for part in (levels.low, levels.high):
         level = np.median(ratio[part], axis=0)
         error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[part], axis=0)) / np.sqrt(part.sum())
         if not find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask[mask].all():
             return False
     return True
+
+
+def _compare_probes(grid: StepGrid, mask: BoolArray) -> FloatArray:
+    """Return the equal work before the gather over the median of the ranks left, in the median layer.
+
+    Returns:
+        `(n_steps, n_ranks)`; 1 where there is none.
+    """
+    probe = grid.components["probe"][:, np.array(grid.side) == "pre"].astype(np.float64)
+    rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
+    has_work = np.median(rest, axis=(0, 2)) > 0
+    if not has_work.any():
+        return np.ones((len(probe), len(mask)))
+    return np.asarray(np.median(probe[:, has_work] / np.maximum(rest[:, has_work], 1.0), axis=1))
 
 
 def _is_even(seen: Observations, mask: BoolArray, steps: BoolArray) -> bool:

@@ -111,17 +111,19 @@ def _even_side(seen: Observations, layout: Layout, grid_id: int, component: str)
     grid = seen.grids[grid_id]
     factor = np.ones(grid.segment.shape)
     rows, positions = np.flatnonzero(seen.select(grid_id, layout.steps)), _positions(grid.side, layout.side)
-    work = grid.components[component][rows][:, positions].sum(axis=1).astype(np.float64)
-    if not len(rows) or np.median(work) <= 0:
+    work = grid.components[component][rows][:, positions].astype(np.float64)
+    if not len(rows):
         return factor
-    level = np.median(work / np.maximum(work.mean(axis=1, keepdims=True), 1.0), axis=0)
-    if component != _WORK[layout.side] and not _stands_out(level, layout.mask):
+    # Position by position: the first also holds the end of the step before, of which every rank has as much.
+    level = np.median(work / np.maximum(work.mean(axis=2, keepdims=True), 1.0), axis=0)
+    has_work = level.all(axis=1)
+    if not has_work.any():
         return factor
-    target = float(level.mean())
-    by_rank = np.where(
-        layout.mask, target / np.maximum(level, 1e-9), target / max(float(level[~layout.mask].mean()), 1e-9)
-    )
-    factor[np.ix_(rows, positions)] = by_rank
+    if component != _WORK[layout.side] and not _stands_out(np.median(level[has_work], axis=0), layout.mask):
+        return factor
+    rest = np.maximum(level[:, ~layout.mask].mean(axis=1, keepdims=True), 1e-9)
+    even = level.mean(axis=1, keepdims=True) / np.where(layout.mask, np.maximum(level, 1e-9), rest)
+    factor[np.ix_(rows, positions)] = np.where(has_work[:, None], even, 1.0)
     return factor
 
 
