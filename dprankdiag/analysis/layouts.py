@@ -14,7 +14,7 @@ from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.padding import MEDIAN_ERROR
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.speed import LEAST_SPEED_SHARE, SPEED_PRIOR_SD
+from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
 from dprankdiag.analysis.statistics import (
     PRIOR_WEIGHT,
     BoolArray,
@@ -24,7 +24,7 @@ from dprankdiag.analysis.statistics import (
     peer_median,
     robust_sd,
 )
-from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, SPEED_PRIOR_SD, WORK_PRIOR_SD
 
 Side = Literal["pre", "post"]
 
