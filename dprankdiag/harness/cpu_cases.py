@@ -34,8 +34,8 @@ from dprankdiag.harness.score import TRUTH, Made
 from dprankdiag.harness.worlds import Truth
 
 MS = 1_000_000
-STEPS, LAYERS, REQUESTS = 80, 3, 16
-ATTENTION_NS, EXPERT_NS = 5 * MS, 4 * MS
+STEPS, LAYERS, REQUESTS = 60, 2, 16
+ATTENTION_NS, EXPERT_NS = 18 * MS, 14 * MS
 SPREAD = 0.03
 """Standard deviation of a step's attention work, relative."""
 
@@ -43,8 +43,8 @@ FAULTS: dict[str, Fault | None] = {
     "healthy": None,
     "load": load_context(2, 2.5),
     "load_onset": load_context(1, 3.0, when=onset(STEPS // 2)),
-    "host_late": host_late(1, 20 * MS),
-    "host_burst": host_burst(3, stalls=5, stall_ns=150 * MS),
+    "host_late": host_late(1, 40 * MS),
+    "host_burst": host_burst(3, stalls=5, stall_ns=250 * MS),
     "slow_rank": slow_gpu(0, 2.0),
     "hot_expert": hot_expert(dict.fromkeys(range(LAYERS), 3), 2.2),
 }
