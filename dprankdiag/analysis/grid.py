@@ -80,6 +80,7 @@ class StepGrid:
         side: of each position: "pre" (before the gather), "post", "both" or "none".
         beside: how positions hang together where calls run beside work; None where every call stops its ranks.
         border: what lies before the first position where the hosts meet between steps; None where they do not.
+        ahead: how far launches lead (see `Segments.ahead_ns`); None where that is not known.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class StepGrid:
     side: tuple[str, ...]
     beside: Beside | None = None
     border: Border | None = None
+    ahead: np.ndarray[Any, np.dtype[np.int32]] | None = None
 
     @property
     def meetings(self) -> tuple[int, ...]:
@@ -153,6 +155,7 @@ class StepGrid:
             waits=self.waits[rows],
             beside=None if self.beside is None else self.beside.take(rows),
             border=None if self.border is None else self.border.take(rows),
+            ahead=None if self.ahead is None else self.ahead[rows],
         )
 
 
@@ -311,6 +314,9 @@ def _fill(
         if (event != FULL).any()
         else None,
         None if kind == "meeting" else _find_border(participations, segments, begin),
+        np.stack(
+            [own.ahead_ns[begin[:, rank, None] + np.arange(n_positions)] for rank, own in enumerate(segments)], axis=2
+        ),
     )
 
 
@@ -320,8 +326,12 @@ def _find_border(
     columns = [begin[:, rank] for rank in range(len(participations))]
     return find_border(
         np.stack([part.end_ns[own - 1] for part, own in zip(participations, columns, strict=True)], axis=1),
-        np.stack([member.idle_from_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
-        np.stack([member.idle_until_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
+        np.stack(
+            [it.arrival_ns[own] - it.idle_from_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
+        ),
+        np.stack(
+            [it.arrival_ns[own] - it.idle_until_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
+        ),
     )
 
 
