@@ -14,6 +14,7 @@ import numpy as np
 
 from dprankdiag.analysis.borders import Border, find_border
 from dprankdiag.analysis.collectives import MeetingSet
+from dprankdiag.analysis.kinds import join_rare
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
@@ -189,7 +190,7 @@ def build_grids(
         kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
     grids = []
     left_out = 0
-    for signature, steps in kinds.items():
+    for signature, steps in (kinds if cut.basis == "meeting" else join_rare(kinds, sets, FEWEST_STEPS)).items():
         if signature[0] == "broken" or len(steps) < FEWEST_STEPS:
             left_out += len(steps)
             continue

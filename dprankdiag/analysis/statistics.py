@@ -247,17 +247,18 @@ def draw_blocks(n: int, draws: int, seed: int = 0) -> np.ndarray[Any, np.dtype[n
     return index.reshape(draws, -1)[:, :n]
 
 
-def bootstrap_interval(samples: FloatArray, weights: FloatArray, level: float = 0.9) -> tuple[float, float]:
-    """Bootstrap the ratio of two sums over steps: Σ samples / Σ weights.
+def bootstrap_sum(samples: FloatArray, level: float = 0.9) -> tuple[float, float]:
+    """Bootstrap how far a sum of samples may lie off its expectation by chance.
+
+    Args:
+        samples: `(n,)` in order of time; their mean is taken out.
 
     Returns:
-        The two-sided interval at `level`.
+        The two-sided interval at `level`, around 0.
     """
     if len(samples) < 2:
-        value = float(samples.sum() / weights.sum()) if weights.sum() else 0.0
-        return value, value
-    index = draw_blocks(len(samples), 400)
-    ratios = samples[index].sum(axis=1) / np.maximum(weights[index].sum(axis=1), 1e-12)
+        return 0.0, 0.0
+    sums = (samples - samples.mean())[draw_blocks(len(samples), 400)].sum(axis=1)
     tail = (1 - level) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return float(low), float(high)
+    low, high = np.quantile(sums, [tail, 1 - tail])
+    return min(float(low), 0.0), max(float(high), 0.0)

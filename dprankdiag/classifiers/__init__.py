@@ -20,6 +20,8 @@ from dprankdiag.classifiers.single_point_unknown import SinglePointUnknown
 from dprankdiag.classifiers.stall_absent import StallAbsent
 from dprankdiag.classifiers.structural_dispatch import StructuralDispatch
 from dprankdiag.classifiers.structural_expert import StructuralExpert
+from dprankdiag.classifiers.structural_graph import StructuralGraph
+from dprankdiag.classifiers.structural_layout import StructuralLayout
 from dprankdiag.classifiers.unclassified_late import UnclassifiedLate
 from dprankdiag.classifiers.uniform_slow import UniformSlow
 
@@ -33,8 +35,10 @@ ALL: tuple[Classifier, ...] = (
     LoadContext(),
     LoadRequests(),
     LoadUnknown(),
+    StructuralLayout(),
     StructuralExpert(),
     StructuralDispatch(),
+    StructuralGraph(),
     CommunicationFabric(),
     UniformSlow(),
     UnclassifiedLate(),

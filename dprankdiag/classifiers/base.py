@@ -430,4 +430,5 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         (scale(seen, "exit", factor),),
         standout.support,
         period_ns=period_of(seen, standout),
+        spread_ns=standout.spread,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from dprankdiag.harness.baselines import name_by_simple_rules
 from dprankdiag.harness.faults import Fault
 from dprankdiag.harness.sampling import fit_slowdown
 from dprankdiag.harness.timeline import play
-from dprankdiag.harness.world import World
+from dprankdiag.harness.world import Physics, World
 from dprankdiag.harness.worlds import Truth, truths, twin
 
 HEALTHY = "healthy"
@@ -104,16 +105,15 @@ def learn_facts(case: Case, world: World) -> Facts:
 
 
 def set_physics(world: World, physics: str) -> World:
-    """Let a world follow another physics.
+    """Let a world follow another physics; what it cannot overlap runs one after the other.
 
     Raises:
-        ValueError: worlds know only one.
+        ValueError: no such physics.
     """
-    if "physics" in {field.name for field in fields(World)}:
-        return replace(world, **{"physics": physics})  # type: ignore[arg-type]
-    if physics != "fixed":
-        raise ValueError(f"no physics '{physics}': there is only 'fixed'")
-    return world
+    if physics not in get_args(Physics):
+        raise ValueError(f"no physics '{physics}'; there are {', '.join(get_args(Physics))}")
+    overlaps = world.two_batch_overlap and physics == "fixed"
+    return replace(world, physics=physics, two_batch_overlap=overlaps)  # type: ignore[arg-type]
 
 
 def _size(world: World, fault: Fault, slowdown: float) -> Fault:

@@ -76,10 +76,12 @@ class Timeline:
     step_end_ns: Array
 
     def wall_ns(self) -> int:
-        """Measure the time of all steps that are recorded whole."""
+        """Measure the time of all steps that are recorded whole, with the end of the step before.
+
+        When a step begins shows only by how the one before ended: the first of a recording cannot be judged.
+        """
         full = self.world.full_steps
-        begin = int(self.step_end_ns[full.start - 1]) if full.start else START_NS
-        return int(self.step_end_ns[full.stop - 1]) - begin
+        return int(self.step_end_ns[full.stop - 1] - self.step_end_ns[max(full.start, 1) - 1])
 
 
 def play(world: World) -> Timeline:

@@ -15,6 +15,7 @@ from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers.precedence import give_way
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.claims import Claim
@@ -171,7 +172,7 @@ def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
                 claims.append(item)
             else:
                 abstentions.append(item)
-    return claims, abstentions
+    return give_way(group, claims), abstentions
 
 
 def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:

@@ -299,6 +299,35 @@ def annotate(seen: Observations, **by_rank: Sequence[float] | Array) -> Observat
     return replace(seen, batches=tuple(series))
 
 
+def announce(seen: Observations, requests: Array, held_tokens: Array | None = None) -> Observations:
+    """Give every step a batch annotation without prompts, `(n_steps, n_ranks)`; 1,000 KV tokens a request."""
+    held = 1_000.0 * requests if held_tokens is None else held_tokens
+    start, nothing = seen.start_ns + 1_000, np.zeros(seen.n_steps)
+    series = [BatchSeries(start, *pair, nothing) for pair in zip(requests.T, held.T, strict=True)]
+    return replace(seen, batches=tuple(series))
+
+
+GRAPH_STEPS, EAGER_STEPS = 40, 20
+
+
+def observe_lost_graphs(
+    *, gap_ns: int = 60_000, empty: Array | None = None, kind: str = "decode", layers: int = 3
+) -> Observations:
+    """Replay steps as graphs, then launch others kernel by kernel with a gap before every meeting.
+
+    Args:
+        empty: `(EAGER_STEPS, n_ranks)` who has no attention work in the eager steps.
+        kind: of the eager steps.
+        layers: of the replayed steps.
+    """
+    eager = draw_components(EAGER_STEPS, seed=1)
+    eager["host"] = eager["host"] + gap_ns
+    if empty is not None:
+        eager["attention"] = np.where(empty[:, None, :], 0, eager["attention"])
+    first = run_grid(draw_components(GRAPH_STEPS, layers=layers), kind="decode graph")
+    return observe_grids([first, run_grid(eager, kind=kind, start_ns=int(first.end_ns[-1]))])
+
+
 def trace(
     n_ranks: int,
     lanes: Sequence[Sequence[Row]] = (),

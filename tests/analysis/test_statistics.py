@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.analysis.statistics import (
-    bootstrap_interval,
+    bootstrap_sum,
     draw_blocks,
     find_changes,
     find_events,
@@ -179,14 +179,19 @@ def test_blocks_are_drawn_from_the_steps_there_are_and_alike_every_time() -> Non
     assert not np.array_equal(drawn, draw_blocks(30, 50, seed=1))
 
 
-def test_an_interval_holds_the_ratio_and_narrows_with_more_steps() -> None:
+def test_a_sum_is_as_uncertain_as_its_samples_scatter() -> None:
     random = np.random.default_rng(6)
-    samples, weights = random.normal(2, 1, 900), np.full(900, 10.0)
-    low, high = bootstrap_interval(samples, weights)
-    short_low, short_high = bootstrap_interval(samples[:60], weights[:60])
-    assert low < 0.2 < high
-    assert high - low < (short_high - short_low) / 2
+    low, high = bootstrap_sum(5 + random.normal(0, 1, 900))
+    for bound in (-low, high):
+        assert 1.645 * 30 * 0.7 < bound < 1.645 * 30 * 1.3
 
 
-def test_an_interval_of_one_step_is_a_point() -> None:
-    assert bootstrap_interval(np.array([3.0]), np.array([10.0])) == (0.3, 0.3)
+def test_samples_that_follow_each_other_make_a_sum_more_uncertain() -> None:
+    random = np.random.default_rng(7)
+    slow = np.repeat(random.normal(0, 1, 150), 6)
+    assert bootstrap_sum(slow)[1] > 1.5 * bootstrap_sum(random.permutation(slow))[1]
+
+
+@pytest.mark.parametrize("samples", [np.array([3.0]), np.zeros(0), np.full(9, 2.0)])
+def test_what_does_not_scatter_is_certain(samples: Array) -> None:
+    assert bootstrap_sum(samples) == (0.0, 0.0)

@@ -21,6 +21,7 @@ import yaml
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import measure_skews
 from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers.precedence import give_way
 from dprankdiag.harness import faults
 from dprankdiag.harness.faults import Fault, When
 from dprankdiag.harness.suites import write_world
@@ -49,6 +50,10 @@ FAULTS: dict[str, Callable[..., Fault]] = {
         "slow_link",
         "fabric",
         "uniform",
+        "load_prefill",
+        "load_idle",
+        "structural_layout",
+        "structural_graph",
     )
 }
 WHENS: dict[str, Callable[..., When]] = {
@@ -164,21 +169,25 @@ def _drop_table(path: Path, table: str) -> None:
 
 def _answer_steps(seen: Observations) -> Answer:
     skews = measure_skews(seen)
-    said: list[Said] = []
+    claims: list[Claim] = []
     reasons: dict[str, list[str]] = {}
     for classifier in ALL:
         for item in classifier.judge(seen, skews):
             if isinstance(item, Claim):
-                named = tuple(seen.ranks[position].rank for position in item.ranks)
-                said.append(Said(item.cause, named, item.who, item.when))
+                claims.append(item)
             else:
                 reasons.setdefault(item.cause, []).append(item.reason)
-    return Answer(tuple(said), reasons)
+    return Answer(tuple(_say(seen, item) for item in give_way(seen, claims)), reasons)
+
+
+def _say(seen: Observations, claim: Claim) -> Said:
+    ranks = tuple(seen.ranks[position].rank for position in claim.ranks)
+    return Said(claim.cause, ranks, claim.who, claim.when)
 
 
 def build_world(fields: Mapping[str, Any]) -> World:
     """Make a world of the fields named, small where they say nothing."""
-    known = SMALL | {name: value for name, value in fields.items() if name != "faults"}
+    known = SMALL | {name: _tuple(value) for name, value in fields.items() if name != "faults"}
     made = tuple(_build_fault(name, arguments) for item in fields.get("faults", ()) for name, arguments in item.items())
     return World(**known, faults=made)
 

@@ -13,10 +13,20 @@ from dprankdiag.analysis.skews import measure_skews
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.evidence import load_evidence
 from dprankdiag.classifiers import ALL
+from dprankdiag.classifiers.precedence import give_way
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention
 from dprankdiag.simulate.counterfactual import replay_with
-from tests.analysis.builders import Array, annotate, observe_steps, on, on_steps
+from tests.analysis.builders import (
+    EAGER_STEPS,
+    Array,
+    annotate,
+    announce,
+    observe_lost_graphs,
+    observe_steps,
+    on,
+    on_steps,
+)
 
 N, RANKS = 60, 8
 ALL_WORK = ("attention", "expert", "probe", "other")
@@ -40,6 +50,7 @@ def heavy(**by_rank: Array) -> Observations:
 
 MEETINGS = ("all_reduce", "dispatch") * 3
 ONES = np.ones(RANKS)
+LOAD = np.where(np.arange(N) < N // 2, 1.0, 2.5)[:, None, None]
 FAULTY: Mapping[str, Observations] = {
     "single_point.gpu": observe_steps(N, factor=dict.fromkeys(ALL_WORK, on(2, 1.25))),
     "single_point.host": observe_steps(N, add={"host": 300_000.0 * (on(1, 2.0) - 1)}),
@@ -56,6 +67,10 @@ FAULTY: Mapping[str, Observations] = {
     "structural.dispatch": observe_steps(
         N, exit_ns=late_exit(slice(1, None, 2)), operation=MEETINGS, family=("collective", "dispatch") * 3
     ),
+    "structural.layout": announce(
+        observe_steps(N, factor={"attention": LOAD * on(3, 1.5)}), np.tile(10 * LOAD[:, :, 0], (1, RANKS))
+    ),
+    "structural.graph": observe_lost_graphs(empty=np.tile(np.arange(RANKS) == 4, (EAGER_STEPS, 1))),
     "communication.fabric": observe_steps(N, transfer=long_transfers()),
     "uniform.slow": observe_steps(N, factor=dict.fromkeys(ALL_WORK, on_steps(range(8), 1.3, slice(30, N), N, RANKS))),
     "unclassified.late": observe_steps(N, add={"rest": 100_000.0 * (on(4, 2.0) - 1)}),
@@ -66,7 +81,7 @@ def judge(seen: Observations) -> tuple[list[Claim], list[Abstention]]:
     skews = measure_skews(seen)
     items = [item for classifier in ALL for item in classifier.judge(seen, skews)]
     claims = [item for item in items if isinstance(item, Claim)]
-    return claims, [item for item in items if isinstance(item, Abstention)]
+    return give_way(seen, claims), [item for item in items if isinstance(item, Abstention)]
 
 
 def test_every_cause_has_a_fault_here() -> None:
@@ -131,7 +146,7 @@ def test_uneven_profiling_accuses_no_single_rank(cause: str) -> None:
 def test_even_ranks_are_claimed_by_nobody(seed: int) -> None:
     claims, abstained = judge(observe_steps(N, noise=0.03, seed=seed))
     assert claims == []
-    assert {item.cause for item in abstained} == {"communication.fabric", "uniform.slow"}
+    assert {item.cause for item in abstained} == {"communication.fabric", "structural.graph", "uniform.slow"}
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])

@@ -32,7 +32,7 @@ def test_a_warning_makes_findings_and_an_info_may_stand_beside_health(ratio: flo
 
 def test_a_loss_near_the_threshold_is_not_called_healthy() -> None:
     late = np.random.default_rng(0).exponential(1.0, 40)
-    seen = see((late / late.mean() * late_for(0.028)).round().astype(int))
+    seen = see((late / late.mean() * late_for(0.0293)).round().astype(int))
     found = conclude(part(seen, [claim(seen)]))
     assert found.findings[0].severity == "info"
     assert found.status == "inconclusive"

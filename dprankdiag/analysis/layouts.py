@@ -1,0 +1,389 @@
+"""Tell ranks that own a larger share at every load from ranks that happen to be loaded more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from dprankdiag.analysis.grid import StepGrid
+from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
+from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.padding import MEDIAN_ERROR
+from dprankdiag.analysis.skews import Skews
+from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
+from dprankdiag.analysis.statistics import (
+    PRIOR_WEIGHT,
+    BoolArray,
+    FloatArray,
+    draw_blocks,
+    find_high,
+    peer_median,
+    robust_sd,
+)
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, SPEED_PRIOR_SD, WORK_PRIOR_SD
+
+Side = Literal["pre", "post"]
+
+LEVELS_APART = 2.0
+"""Total load must vary so much for a constant share to say anything (DESIGN 3)."""
+
+LEVEL_STEPS = 10
+"""Steps at the lower and at the higher load, each."""
+
+TOLD = 0.9
+"""Share of the decode steps in which annotations must tell every rank's load."""
+
+OFTEN = 0.5
+"""Share of the decode steps in which the ranks must stand out; in the others their share must be the same."""
+
+UNLIKE = 3.0
+"""Standard errors by which the share's change must differ from that of the other explanation."""
+
+NEARER = 1.0 / 3.0
+"""A change this small against that of the other explanation is none, as with alignments (DESIGN 2.1, rule 12)."""
+
+OWN_SHARE_SD = 0.01
+"""How much a healthy rank's share may change with the load: its chip, and lengths within the batch."""
+
+RESAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLevels:
+    """Steps at a lower and a higher total load.
+
+    Attributes:
+        low, high: `(n_steps,)`.
+        ratio: total load at the higher over the lower.
+    """
+
+    low: BoolArray
+    high: BoolArray
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Ranks with more work on one side of the gather than the others at every load, if that can be told.
+
+    Attributes:
+        side: where the work lies: "pre" or "post".
+        mask: `(n_ranks,)` the ranks.
+        steps: `(n_steps,)` where it was seen.
+        low_ratio, high_ratio: their work over the others' at the lower and the higher load.
+        load_ratio: total load at the higher over the lower.
+        held_ratio, request_ratio: KV tokens and requests over the others'; None where nothing tells.
+        support: share of resamples of the steps that say the same.
+        doubt: why it cannot be told; "" if it can.
+    """
+
+    side: Side
+    mask: BoolArray
+    steps: BoolArray
+    low_ratio: float
+    high_ratio: float
+    load_ratio: float
+    held_ratio: float | None
+    request_ratio: float | None
+    support: float
+    doubt: str = ""
+
+
+def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
+    """Find ranks that own more before the gather, and such that own more after it; load that explains it is none."""
+    steps = find_decode(seen)
+    attention = seen.sums["attention"] / skews.slowness
+    for team, covered in _heavier_before(classify_loads(seen, skews)):
+        mask = _single_out(attention, team, steps)
+        if _is_throughout(_share(attention, mask), covered & steps, steps):
+            found = _judge_before(seen, skews, attention, mask, steps)
+            if found is not None:
+                yield found
+    expert = seen.sums["expert"] / skews.slowness
+    hot = _heavier_after(seen, skews)
+    if hot is not None and _is_throughout(_share(expert, hot[0]), hot[1] & steps, steps):
+        found = _judge_after(seen, expert, hot[0], steps)
+        if found is not None:
+            yield found
+
+
+def find_decode(seen: Observations) -> BoolArray:
+    """Mark the steps without prompts as far as annotations tell, else kernels, `(n_steps,)`."""
+    kinds = np.array([grid.kind not in ("mixed", "prefill", "meeting") for grid in seen.grids])
+    steps = kinds[seen.grid_of]
+    prompts = tell_by_step(seen, "prefill_tokens")
+    if np.isfinite(prompts).any():
+        return steps & ~(np.nan_to_num(prompts) > 0).any(axis=1)
+    return steps if seen.prefill is None else steps & ~seen.prefill.any(axis=1)
+
+
+def tell_by_step(seen: Observations, field: str) -> FloatArray:
+    """Average what each rank's annotations say of a field in a step, `(n_steps, n_ranks)`; NaN where they say nothing.
+
+    A batch that began before its step did belongs to one that was left out.
+    """
+    table = np.full((seen.n_steps, seen.n_ranks), np.nan)
+    for rank, series in enumerate(seen.batches):
+        step = seen.find_step(series.start_ns)
+        inside = step < seen.n_steps
+        inside[inside] = series.start_ns[inside] >= seen.start_ns[step[inside]]
+        count = np.bincount(step[inside], minlength=seen.n_steps)
+        total = np.bincount(step[inside], getattr(series, field)[inside], minlength=seen.n_steps)
+        table[:, rank] = total / np.where(count, count, np.nan)
+    return table
+
+
+def find_load_levels(total: FloatArray, steps: BoolArray) -> LoadLevels | None:
+    """Split steps by their total load; None unless it varies twofold with enough steps on both sides.
+
+    Args:
+        total: `(n_steps,)` load of all ranks together.
+        steps: `(n_steps,)` those to split.
+    """
+    known = steps & (total > 0)
+    if known.sum() < 2 * LEVEL_STEPS:
+        return None
+    edges = np.quantile(total[known], [0.1, 0.9])
+    low = known & (total <= np.sqrt(edges[0] * edges[1]))
+    high = known & ~low
+    if min(low.sum(), high.sum()) < LEVEL_STEPS:
+        return None
+    ratio = float(np.median(total[high]) / np.median(total[low]))
+    return LoadLevels(low, high, ratio) if ratio >= LEVELS_APART else None
+
+
+def _is_throughout(share: FloatArray, covered: BoolArray, steps: BoolArray) -> bool:
+    """Tell whether the ranks stand out in most steps, and have the same share in those in which too little shows.
+
+    Args:
+        share: `(n_steps,)` logarithm of their work over the others'.
+        covered, steps: `(n_steps,)` those in which they stand out, and all to be looked at.
+    """
+    rest = steps & ~covered
+    if covered.sum() < OFTEN * steps.sum() or not covered.any():
+        return False
+    if not rest.any():
+        return True
+    level = float(np.median(share[covered]))
+    noise = float(np.hypot(_error(share[covered]), _error(share[rest])))
+    return abs(float(np.median(share[rest])) - level) <= max(UNLIKE * noise, NEARER * abs(level))
+
+
+def _error(values: FloatArray) -> float:
+    """Return the standard error of a median."""
+    return MEDIAN_ERROR * float(robust_sd(values)) / float(np.sqrt(len(values)))
+
+
+def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArray]]:
+    """Join the runs of steps in which the same ranks have more attention work: ranks, steps."""
+    runs = [
+        load.standout
+        for load in loads
+        if load.kind in ("context", "requests", "unknown") and not load.standout.is_burst and not load.standout.in_turn
+    ]
+    for mask in {run.mask.tobytes(): run.mask for run in runs}.values():
+        yield mask, np.any([run.steps for run in runs if np.array_equal(run.mask, mask)], axis=0)
+
+
+def _single_out(work: FloatArray, team: BoolArray, steps: BoolArray) -> BoolArray:
+    """Mark those of the ranks that have more work themselves: requests are shared by a team, what is owned may not be.
+
+    Args:
+        work: `(n_steps, n_ranks)`.
+        team: `(n_ranks,)` ranks that stand out together.
+    """
+    ratio = work[steps] / np.maximum(np.median(work[steps], axis=1, keepdims=True), 1.0)
+    error = MEDIAN_ERROR * np.asarray(robust_sd(ratio, axis=0)) / np.sqrt(len(ratio))
+    own = team & find_high(np.median(ratio, axis=0), error, WORK_PRIOR_SD, LEAST_WORK_SHARE).mask
+    return own if own.any() else team
+
+
+def _heavier_after(seen: Observations, skews: Skews) -> tuple[BoolArray, BoolArray] | None:
+    """Find the ranks that have more expert work in most layers while no other rank has in any: ranks, steps."""
+    runs = [skew for skew in skews.experts if not skew.is_burst]
+    if not runs or skews.speed_basis == "expert":
+        return None
+    hot, layers = np.zeros(seen.n_ranks), 0
+    for skew in runs:
+        for level, mine in zip(skew.levels, skew.hot, strict=True):
+            hot += mine.sum(axis=0)
+            layers += int(np.isfinite(level).any(axis=1).sum())
+    mask = 2 * hot >= layers
+    if not mask.any() or mask.mean() > 0.5 or hot[~mask].any() or any((item.mask & mask).any() for item in skews.speed):
+        return None
+    return mask, np.any([skew.steps for skew in runs], axis=0)
+
+
+def _judge_before(
+    seen: Observations, skews: Skews, work: FloatArray, mask: BoolArray, steps: BoolArray
+) -> Layout | None:
+    told = {field: _told_in(tell_by_step(seen, field), steps) for field in ("held_tokens", "requests")}
+    total = next((table.sum(axis=1) for table in told.values() if table is not None), np.median(work[:, ~mask], axis=1))
+    share = _share(work, mask)
+    held, requests = (None if table is None else _ratio(table, mask, steps) for table in told.values())
+    mean = float(np.exp(np.median(share[steps])))
+    describe = partial(Layout, "pre", mask, steps, held_ratio=held, request_ratio=requests)
+    if held is not None and not _is_beyond(mean, max(held, requests or 1.0, 1.0)):
+        return None
+    levels = find_load_levels(total, steps)
+    if levels is None:
+        if held is None:
+            return None
+        doubt = "total load varies by less than 2 ×, so that a share that is always larger does not show"
+        return describe(mean, mean, 1.0, support=0.0, doubt=doubt)
+    if held is None and not _projects_more(seen, skews, mask, levels, requests):
+        return None
+    low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
+    constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
+    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, support=0.0)
+    return _decide(found, work, levels, float(constant))
+
+
+def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: BoolArray) -> Layout | None:
+    requests = _told_in(tell_by_step(seen, "requests"), steps)
+    share = _share(work, mask)
+    mean = float(np.exp(np.median(share[steps])))
+    describe = partial(Layout, "post", mask, steps, held_ratio=None)
+    levels = None if requests is None else find_load_levels(requests.sum(axis=1), steps)
+    if levels is None or requests is None:
+        lacks = "rows of a step are not told" if requests is None else "total load varies by less than 2 ×"
+        doubt = f"the same ranks' experts take longer in every layer, but {lacks}: hot experts may do that as well"
+        return describe(mean, mean, 1.0, request_ratio=None, support=0.0, doubt=doubt)
+    low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
+    hot = _heat(work, mask, levels, float(np.exp(low)))
+    ratio = _ratio(requests, mask, steps)
+    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, request_ratio=ratio, support=0.0)
+    return _decide(found, work, levels, hot) if _is_even(seen, mask, steps) else None
+
+
+def _told_in(table: FloatArray, steps: BoolArray) -> FloatArray | None:
+    """Keep what is told for nearly all of the steps and ranks, gaps taken as 0."""
+    if np.isfinite(table[steps]).all(axis=1).mean() < TOLD:
+        return None
+    return np.where(np.isfinite(table).all(axis=1, keepdims=True), table, 0.0)
+
+
+def _share(work: FloatArray, mask: BoolArray) -> FloatArray:
+    """Return the logarithm of the ranks' work over the median of the others', `(n_steps,)`."""
+    rest = np.maximum(np.median(work[:, ~mask], axis=1), 1.0)
+    return np.asarray(np.log(np.maximum(work[:, mask].mean(axis=1), 1.0) / rest))
+
+
+def _ratio(table: FloatArray, mask: BoolArray, steps: BoolArray) -> float:
+    """Return what the ranks hold over the median of the others, step by step; the median step's."""
+    own, rest = table[steps][:, mask].mean(axis=1), np.median(table[steps][:, ~mask], axis=1)
+    return float(np.median(own / np.maximum(rest, 1e-9)))
+
+
+def _is_beyond(work: float, load: float) -> bool:
+    """Tell whether load leaves more than half of the excess work unexplained."""
+    return load <= 1.0 + ROWS_ALIKE and 2 * (load - 1.0) < work - 1.0
+
+
+def _growth(work: FloatArray, mask: BoolArray, levels: LoadLevels) -> float:
+    low, high = (float(np.median(work[part][:, ~mask])) for part in (levels.low, levels.high))
+    return max(high / max(low, 1.0), 1.0)
+
+
+def _heat(work: FloatArray, mask: BoolArray, levels: LoadLevels, low_ratio: float) -> float:
+    """Predict how the logarithm of the ranks' share changes with the load if only more tokens made it larger.
+
+    Expert time is a line in tokens, with the reading of the weights as its start. What a rank has beyond that start it
+    has by tokens, and those grow with the load.
+    """
+    growth = _growth(work, mask, levels)
+    start = float(np.clip((levels.ratio - growth) / (levels.ratio - 1.0), 0.0, 1.0))
+    return float(np.log((start + (low_ratio - start) * levels.ratio) / growth / low_ratio))
+
+
+def _projects_more(
+    seen: Observations, skews: Skews, mask: BoolArray, levels: LoadLevels, requests: float | None
+) -> bool:
+    """Tell whether work of equal launch shape before the gather is longer on the same ranks at both loads.
+
+    Contexts lengthen attention alone. Rows that differ show in annotations, else in launch shapes.
+
+    Args:
+        requests: those of the ranks over the others'; None where annotations do not tell.
+    """
+    if requests is None and seen.row_ratio is not None:
+        requests = float(seen.row_ratio[mask].max())
+    if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
+        return False
+    ratio = order_steps(seen, [_compare_probes(grid, mask) for grid in seen.grids]) / skews.slowness
+    for part in (levels.low, levels.high):
+        level = np.median(ratio[part], axis=0)
+        error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[part], axis=0)) / np.sqrt(part.sum())
+        if not find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask[mask].all():
+            return False
+    return True
+
+
+def _compare_probes(grid: StepGrid, mask: BoolArray) -> FloatArray:
+    """Return the equal work before the gather over the median of the ranks left, in the median layer.
+
+    Returns:
+        `(n_steps, n_ranks)`; 1 where there is none.
+    """
+    probe = grid.components["probe"][:, np.array(grid.side) == "pre"].astype(np.float64)
+    rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
+    has_work = np.median(rest, axis=(0, 2)) > 0
+    if not has_work.any():
+        return np.ones((len(probe), len(mask)))
+    return np.asarray(np.median(probe[:, has_work] / np.maximum(rest[:, has_work], 1.0), axis=1))
+
+
+def _is_even(seen: Observations, mask: BoolArray, steps: BoolArray) -> bool:
+    """Tell whether the ranks' share differs no more from layer to layer than the others' shares do."""
+    for grid_id, grid in enumerate(seen.grids):
+        rows = seen.select(grid_id, steps)
+        work = grid.components["expert"][rows].astype(np.float64)
+        has_work = np.median(work, axis=(0, 2)) > 0 if len(work) else np.zeros(0, bool)
+        if rows.sum() < LEVEL_STEPS or has_work.sum() < 2:
+            continue
+        work = work[:, has_work]
+        work = np.maximum(work, 1.0)
+        rest = work[:, :, ~mask]
+        own = np.log(work[:, :, mask] / np.median(rest, axis=2, keepdims=True))
+        peers = np.log(rest / peer_median(rest)) if rest.shape[2] > 1 else own
+        error = MEDIAN_ERROR * float(np.median(robust_sd(peers, axis=0))) / np.sqrt(len(peers))
+        usual = float(np.sqrt(np.median(peers, axis=0).var(axis=0, ddof=1).mean()))
+        if np.median(own, axis=0).std(axis=0, ddof=1).max() > UNLIKE * np.hypot(usual, error):
+            return False
+    return True
+
+
+def _decide(found: Layout, work: FloatArray, levels: LoadLevels, other: float) -> Layout | None:
+    """Keep the layout if the share is constant, and would not be by the other explanation.
+
+    Args:
+        other: change of the share's logarithm from the lower to the higher load by that explanation.
+    """
+    share = _share(work, found.mask)
+    low, high = share[levels.low], share[levels.high]
+    noise = float(np.hypot(np.hypot(_error(low), _error(high)), _usual_change(work, found.mask, levels)))
+
+    def holds(change: float) -> bool:
+        return abs(change) <= max(UNLIKE * noise, NEARER * abs(other)) and abs(change - other) >= UNLIKE * noise
+
+    if not holds(float(np.median(high) - np.median(low))):
+        return None
+    pairs = zip(draw_blocks(len(low), RESAMPLES), draw_blocks(len(high), RESAMPLES, 1), strict=True)
+    same = sum(holds(float(np.median(high[b]) - np.median(low[a]))) for a, b in pairs)
+    return replace(found, support=same / RESAMPLES)
+
+
+def _usual_change(work: FloatArray, mask: BoolArray, levels: LoadLevels) -> float:
+    """Estimate by how much the share of a rank changes with the load without any cause, from the other ranks."""
+    rest = np.maximum(work[:, ~mask], 1.0)
+    if rest.shape[1] < 2:
+        return OWN_SHARE_SD
+    share = np.log(rest / peer_median(rest))
+    change = np.median(share[levels.high], axis=0) - np.median(share[levels.low], axis=0)
+    n = len(change)
+    squares = float(np.sum((change - change.mean()) ** 2))
+    return float(np.sqrt((PRIOR_WEIGHT * OWN_SHARE_SD**2 + squares) / (PRIOR_WEIGHT + n - 1)))

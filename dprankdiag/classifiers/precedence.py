@@ -1,0 +1,51 @@
+"""Which claims give way where two causes explain the same ranks in the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.skews import HOST_PRIOR_SHARE, LEAST_HOST_SHARE
+from dprankdiag.analysis.standouts import find_bursts, find_standouts
+from dprankdiag.model.claims import Claim
+
+LAYOUT_EXPLAINS = ("load.context", "load.requests", "load.unknown", "structural.expert", "unclassified.late")
+
+MOSTLY = 0.8
+"""Share of a claim's steps that the other must cover for it to give way."""
+
+
+def give_way(seen: Observations, claims: Sequence[Claim]) -> list[Claim]:
+    """Leave out the claims that another claim on the same ranks and steps explains (DESIGN 3)."""
+    return [claim for claim in claims if not any(_explains(seen, other, claim) for other in claims)]
+
+
+def _explains(seen: Observations, other: Claim, claim: Claim) -> bool:
+    if float(other.steps[claim.steps].mean()) < MOSTLY:
+        return False
+    if other.cause == "structural.layout":
+        return claim.cause in LAYOUT_EXPLAINS and set(claim.ranks) <= _with_teams(seen, other)
+    if other.cause == "structural.graph":
+        return claim.cause == "single_point.host" and not _is_late_among(seen, other, claim)
+    return False
+
+
+def _with_teams(seen: Observations, claim: Claim) -> set[int]:
+    """Add to a claim's ranks those that share requests with them: load is a matter of all of these."""
+    teams = [team for team in seen.teams if set(team) & set(claim.ranks)]
+    return set(claim.ranks).union(*teams)
+
+
+def _is_late_among(seen: Observations, eager: Claim, claim: Claim) -> bool:
+    """Tell whether a late host stands out by what eager steps scatter, which is more than replayed ones do."""
+    name = "host" if seen.abilities.has_launches else "rest"
+    idle, step_ns = np.maximum(seen.sums[name][eager.steps], 0.0), float(np.median(seen.duration_ns[eager.steps]))
+    least = LEAST_HOST_SHARE * step_ns
+    found = [
+        *find_standouts(idle, HOST_PRIOR_SHARE * float(np.median(idle)), least),
+        *find_bursts(idle, least, of_host=True),
+    ]
+    late = np.any([item.mask for item in found], axis=0) if found else np.zeros(seen.n_ranks, bool)
+    return bool(claim.ranks) and bool(late[list(claim.ranks)].all())
