@@ -9,8 +9,9 @@ import numpy as np
 from dprankdiag.analysis.layouts import Layout, Side, measure_layouts
 from dprankdiag.analysis.observations import IntArray, Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.speed import LEAST_SPEED_SHARE, SPEED_PRIOR_SD
+from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_high
+from dprankdiag.analysis.thresholds import SPEED_PRIOR_SD
 from dprankdiag.classifiers.base import members, show_culprits, unseen_member
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
