@@ -222,7 +222,12 @@ def _judge_before(
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
     found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, support=0.0)
-    return _decide(found, work, levels, float(constant))
+    return _decide(found, work if told[0] is None else _even_out(work, told[0]), levels, float(constant))
+
+
+def _even_out(work: FloatArray, held: FloatArray) -> FloatArray:
+    """Return the work of every rank as if all held as many tokens, `(n_steps, n_ranks)`."""
+    return np.asarray(work * held.mean(axis=1, keepdims=True) / np.where(held > 0, held, np.inf))
 
 
 def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: BoolArray) -> Layout | None:
