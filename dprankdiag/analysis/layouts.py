@@ -97,6 +97,8 @@ class Layout:
 def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
     """Find ranks that own more before the gather, and such that own more after it; load that explains it is none."""
     steps = find_decode(seen)
+    if not steps.any():
+        return
     attention = seen.sums["attention"] / skews.slowness
     for team, covered in _heavier_before(classify_loads(seen, skews)):
         mask = _single_out(attention, team, steps)
@@ -167,7 +169,7 @@ def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArra
         for load in loads
         if load.kind in ("context", "requests", "unknown") and not load.standout.is_burst and not load.standout.in_turn
     ]
-    for mask in {run.mask.tobytes(): run.mask for run in runs}.values():
+    for mask in {run.mask.tobytes(): run.mask for run in runs if not run.mask.all()}.values():
         yield mask, np.any([run.steps for run in runs if np.array_equal(run.mask, mask)], axis=0)
 
 
@@ -299,6 +301,9 @@ def _projects_more(
     """
     if requests is None and seen.row_ratio is not None:
         requests = float(seen.row_ratio[mask].max())
+    elif requests is None and all("graph" in grid.kind for grid in seen.grids):
+        # A graph runs the same rows on every rank, whatever it holds.
+        requests = 1.0
     if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
         return False
     return all(_find_slow(seen, skews, mask, part, "pre")[mask].all() for part in (levels.low, levels.high))
