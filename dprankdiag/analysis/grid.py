@@ -134,6 +134,13 @@ class StepGrid:
         return {self.operation[k] for k in self.meetings}
 
     @property
+    def inherited_ns(self) -> IntArray:
+        """Idle time before launches in which the hosts of others were waited for, `(n_steps, n_ranks)`."""
+        if self.border is None:
+            return np.zeros((len(self.number), self.segment.shape[2]), np.int64)
+        return np.minimum(self.border.slack, self.components["host"][:, 0])
+
+    @property
     def duration_ns(self) -> IntArray:
         """Wall time of each step, `(n_steps,)`."""
         return np.asarray(self.end_ns - self.start_ns)

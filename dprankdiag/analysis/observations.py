@@ -207,7 +207,7 @@ class Observations:
 
 
 def sum_steps(grids: Sequence[StepGrid]) -> tuple[IntArray, IntArray, dict[str, FloatArray]]:
-    """Order the steps of all grids by time and sum their components.
+    """Order the steps of all grids by time and sum their components; a meeting of hosts counts as one of ranks.
 
     Returns:
         grid_of, row_of and sums of `Observations`.
@@ -220,7 +220,10 @@ def sum_steps(grids: Sequence[StepGrid]) -> tuple[IntArray, IntArray, dict[str, 
         parts = []
         for grid in grids:
             values = grid.components[name] if name in COMPONENTS else getattr(grid, name)
-            parts.append(values.sum(axis=1))
+            total = values.sum(axis=1)
+            if name in ("host", "wait"):
+                total = total + (grid.inherited_ns if name == "wait" else -grid.inherited_ns)
+            parts.append(total)
         sums[name] = np.concatenate(parts)[order].astype(np.float64)
     # Within one grid the rows are in order of time already, so sorting all keeps them in order.
     return grid_of[order], row_of[order], sums
