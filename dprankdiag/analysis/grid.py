@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.borders import Border, find_border
+from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.kinds import join_rare
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
@@ -320,24 +320,9 @@ def _fill(
         _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
         if (event != FULL).any()
         else None,
-        None if kind == "meeting" else _find_border(participations, segments, begin),
+        None if kind == "meeting" else look_for_border(participations, segments, begin),
         np.stack(
             [own.ahead_ns[begin[:, rank, None] + np.arange(n_positions)] for rank, own in enumerate(segments)], axis=2
-        ),
-    )
-
-
-def _find_border(
-    participations: Sequence[Participation], segments: Sequence[Segments], begin: IntArray
-) -> Border | None:
-    columns = [begin[:, rank] for rank in range(len(participations))]
-    return find_border(
-        np.stack([part.end_ns[own - 1] for part, own in zip(participations, columns, strict=True)], axis=1),
-        np.stack(
-            [it.arrival_ns[own] - it.idle_from_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
-        ),
-        np.stack(
-            [it.arrival_ns[own] - it.idle_until_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
         ),
     )
 

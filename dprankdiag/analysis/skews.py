@@ -84,7 +84,11 @@ def measure_skews(seen: Observations) -> Skews:
     step_ns = max(seen.median_step_ns, 1.0)
     homes = list(seen.homes.values())
     slowness, speed, basis = measure_speed(seen, step_ns)
-    idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
+    idle = (
+        seen.sums["host"] - seen.sums["inherited"]
+        if seen.abilities.has_launches
+        else np.maximum(seen.sums["rest"], 0.0)
+    )
     stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
     rest = np.maximum(seen.sums["rest"], 0.0)
     worst = measure_worst_family(seen)
