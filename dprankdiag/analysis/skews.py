@@ -129,7 +129,8 @@ def _work_standouts(
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
         return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=homes)
-    joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
+    # What one member alone shows is its own: requests lengthen the work of all.
+    joined = np.stack([work[:, list(team)].min(axis=1) for team in teams], axis=1)
     halves = [np.array([home[list(team)].all() for team in teams]) for home in homes]
     found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=halves)
     return [_widen(item, teams, work.shape[1]) for item in found]
