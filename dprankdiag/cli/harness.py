@@ -1,4 +1,4 @@
-"""`dprankdiag harness`: make recordings whose truth is known, and score this program on them."""
+"""`dprankdiag harness`: make or run recordings whose truth is known, and score this program on them."""
 
 from __future__ import annotations
 
@@ -111,6 +111,35 @@ def make(what: str, output: Path, format_name: Format, debug: bool, **drawn: Any
             progress(f"writing {case.name}", position / len(cases))
             make_case(case, output / case.name, format=format_name)
     write_error(f"{len(cases)} written; next: dprankdiag harness score {output}")
+
+
+@command.command(short_help="Let real processes run with a planted fault, and record them.")
+@click.option("-o", "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder to write to.")
+@click.option("--fault", "faults", multiple=True, metavar="NAME", help="Plant this fault [each in turn, and none].")
+@click.option("--ranks", type=click.IntRange(4, 64), default=4, help="Processes [4].")
+@click.option(
+    "--executor",
+    type=click.Choice(["auto", "gloo", "sockets"]),
+    default="auto",
+    help="How they meet: torch.distributed, or sockets of our own [gloo where torch is installed].",
+)
+@_debug
+def run(output: Path, faults: tuple[str, ...], ranks: int, executor: str, debug: bool) -> None:
+    """Start a process for each rank on this machine's CPU, and write what they recorded with a truth.json beside it.
+
+    The processes wait for each other in real collectives, one of them is slowed, and a twin without that is run to
+    measure what it costs. Each fault gets a folder of its own in DIR.
+    """
+    from dprankdiag.harness.cpu_cases import FAULTS, make_cpu_case
+    from dprankdiag.harness.cpu_collectives import choose_executor
+
+    names = faults or tuple(FAULTS)
+    with _show_progress() as progress, _answer_values():
+        chosen = choose_executor(executor)
+        for position, name in enumerate(names):
+            progress(f"running {name}", position / len(names))
+            make_cpu_case(name, output / name, ranks=ranks, executor=chosen)
+    write_error(f"{len(names)} written, executor {chosen}; next: dprankdiag harness score {output}")
 
 
 @command.command(short_help="Score this program on recordings.")

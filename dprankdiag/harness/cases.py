@@ -53,7 +53,7 @@ class Facts:
         truths: a truth for each cause that acts, the costliest first; faults of one cause that act in the same steps
             are one.
         lost_ns: what all faults together cost: wall time minus that of the world with all of them undone.
-        simple_rules: the ranks that simple rules would name (see `baselines`), by rule.
+        simple_rules: the ranks that simple rules would name (see `baselines`), by rule; empty for real processes.
     """
 
     name: str

@@ -22,6 +22,9 @@ NOT_IN_GRAPH = -1
 NO_EVENT = -1
 """A wait for something else than an event."""
 
+NO_DEVICE = -1
+"""The device and GPU of a process that uses none."""
+
 COPY_TO_DEVICE = 1
 COPY_TO_HOST = 2
 SYNC_EVENT = 1
@@ -228,8 +231,8 @@ class Process:
     Attributes:
         title: the whole process title, which names the rank.
         thread_title: the program also names its thread so, in full; otherwise only the kernel's 15 bytes are known.
-        device: CUDA ordinal inside the process.
-        gpu: position of the GPU on its host.
+        device: CUDA ordinal inside the process; NO_DEVICE if it uses no GPU.
+        gpu: position of the GPU on its host; NO_DEVICE if it uses none.
         gpu_skew_ns: constant error of this GPU's time stamps against its host's clock.
     """
 

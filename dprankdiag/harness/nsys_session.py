@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from dprankdiag.harness.events import UTC_START_NS, FileClock, Process, Recording
+from dprankdiag.harness.events import NO_DEVICE, UTC_START_NS, FileClock, Process, Recording
 from dprankdiag.harness.nsys_schema import ENUMS, PRODUCTS, Schema, list_columns
 
 _MACHINE = 1 << 48
@@ -29,16 +29,17 @@ def list_session_rows(
 ) -> dict[str, Rows]:
     """List the rows that are not events, by table."""
     host = processes[0].host
+    on_gpu = [it for it in processes if it.gpu != NO_DEVICE]
     return {
         "PROCESSES": [(_MACHINE | it.pid << 24, it.pid, it.title[:15]) for it in processes],
-        "TARGET_INFO_GPU": _gpus(processes, schema),
-        "TARGET_INFO_CUDA_DEVICE": [(it.gpu, it.device, it.pid, _uuid(it).replace("-", ""), 132) for it in processes],
+        "TARGET_INFO_GPU": _gpus(on_gpu, schema),
+        "TARGET_INFO_CUDA_DEVICE": [(it.gpu, it.device, it.pid, _uuid(it).replace("-", ""), 132) for it in on_gpu],
         "TARGET_INFO_SESSION_START_TIME": [_session_start(clock, schema)],
-        "TARGET_INFO_SYSTEM_ENV": _environment(host),
+        "TARGET_INFO_SYSTEM_ENV": _environment(host, bool(on_gpu)),
         "ANALYSIS_DETAILS": [_details(clock, schema, last_ns)],
         "EXPORT_META_DATA": _export_options(schema),
         "META_DATA_EXPORT": _export_options(schema),
-        "META_DATA_CAPTURE": _capture_options(recording),
+        "META_DATA_CAPTURE": _capture_options(recording, bool(on_gpu)),
         **{table: list(rows) for table, rows in ENUMS.items()},
     }
 
@@ -69,8 +70,8 @@ def _session_start(clock: FileClock, schema: Schema) -> Sequence[object]:
     return (utc_ns, text, text, *boot)
 
 
-def _environment(host: str) -> Rows:
-    facts = (("CpuCores", 1, "192"), ("CpuArchitecture", 3, "x86_64"), ("CudaDriverVersion", 611, "13000"))
+def _environment(host: str, on_gpu: bool) -> Rows:
+    facts = (("CpuCores", 1, "192"), ("CpuArchitecture", 3, "x86_64"), ("CudaDriverVersion", 611, "13000")) * on_gpu
     return [(_MACHINE, "Local (CLI)", name, number, value) for name, number, value in (*facts, ("Hostname", 619, host))]
 
 
@@ -100,8 +101,9 @@ def _export_options(schema: Schema) -> Rows:
     return rows
 
 
-def _capture_options(recording: Recording) -> Rows:
-    rows: Rows = [("DEVICE_ID", "Local (CLI)"), ("CAPTURE_EVENT_TYPE", "NvtxEvents"), ("CAPTURE_EVENT_TYPE", "Cuda")]
+def _capture_options(recording: Recording, on_gpu: bool) -> Rows:
+    rows: Rows = [("DEVICE_ID", "Local (CLI)"), ("CAPTURE_EVENT_TYPE", "NvtxEvents")]
+    rows += [("CAPTURE_EVENT_TYPE", "Cuda")] * on_gpu
     if recording.graph_mode is not None:
         rows.append(("CUDA_GRAPH_TRACE_OPTIONS:MODE", recording.graph_mode.capitalize()))
     command, *arguments = recording.command

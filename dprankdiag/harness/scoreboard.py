@@ -189,7 +189,7 @@ class Scoreboard:
     def simple_rules(self) -> list[tuple[str, Rate, Rate]]:
         """Give, of each simple rule and of ours, how often it names exactly the culprits, and its false alarms."""
         faulty = [it for it in self.chosen(("S", "C", "L"), 0.1) if it.right_ranks is not None]
-        calm = [it for it in self.outcomes if it.facts.is_calm]
+        calm = [it for it in self.outcomes if it.facts.is_calm and it.facts.simple_rules]
         if not faulty and not calm:
             return []
         rows = [(OURS, _rate(faulty, lambda it: bool(it.right_ranks)), self.false_alarms())]

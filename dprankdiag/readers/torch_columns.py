@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -112,6 +113,7 @@ class TorchCollector:
         self._actors, self._labels = _Pool(), _Pool()
         self._pids: dict[Any, tuple[str, int]] = {}
         self._processes: dict[tuple[str, int], Process] = {}
+        self._marking: set[tuple[str, int]] = set()
         self._names = {name: _Pool() for name in ("kernels", "shapes", "calls", "ranges", "groups")}
         self._names["calls"].encode("")
         self._buffers = {
@@ -153,7 +155,7 @@ class TorchCollector:
         copies = self._finish(COPIES, place)
         launches = self._launches.finish()
         labels = self._labels.list()
-        actors = tuple(self._actors.list()[code] for code in order)
+        actors = tuple(self._actors.list()[code] for code in order) or self._list_hosts()
         label_of = np.array([labels.index(label) for label, _ in actors], np.int16)
         missing = _join_launches(kernels, launches, label_of, self._graph_calls())
         _join_launches(copies, launches, label_of, np.empty(0, np.int32))
@@ -188,6 +190,11 @@ class TorchCollector:
             min(starts, default=0),
             max(ends, default=0),
         )
+
+    def _list_hosts(self) -> tuple[tuple[str, int], ...]:
+        """Take the processes that marked ranges, for a trace without GPUs: those that are alone under their label."""
+        count = Counter(label for label, _ in self._marking)
+        return tuple(sorted((label, _CPU) for label, processes in count.items() if processes == 1))
 
     def _finish(self, table: Table, place: Array) -> Columns:
         columns = self._buffers[table.name][1].finish()
@@ -304,6 +311,7 @@ class TorchCollector:
             return
         label, pid, start, end = placed
         self._process(label, pid).is_cpu = True
+        self._marking.add((label, pid))
         name = self._names["ranges"].encode(str(event.name))
         thread = _whole(event.tid, 0)
         rows["ranges"].append((self._labels.encode(label), thread, start, end, name, 0, ABSENT_NS, False))

@@ -60,6 +60,15 @@ def test_torch_traces_can_be_made(run: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "healthy" / "recording").glob("*.trace.json.gz"))) == WORLDS["healthy"].ranks
 
 
+def test_real_processes_are_run_recorded_and_scored(run: Run, tmp_path: Path) -> None:
+    ran = run("harness", "run", "--fault", "host_burst", "--executor", "sockets", "-o", tmp_path)
+    assert ran.exit_code == 0
+    assert "executor sockets" in ran.stderr
+    assert (tmp_path / "host_burst" / "recording" / "host_burst.sqlite").exists()
+    scored = json.loads(run("harness", "score", tmp_path, "--json").stdout)
+    assert [(case["name"], case["right"]) for case in scored["cases"]] == [("host_burst", True)]
+
+
 @pytest.mark.parametrize(
     "arguments,said",
     [
@@ -67,6 +76,7 @@ def test_torch_traces_can_be_made(run: Run, tmp_path: Path) -> None:
         (("make", "nonsense", "-o", "."), "no suite, world or folder"),
         (("make", "T1", "-o", ".", "--count", 1, "--kernels", 1000, "--format", "torch"), "only exports"),
         (("score", "."), "holds no recordings"),
+        (("run", "--fault", "nonsense", "-o", "."), "no fault 'nonsense'"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_of_usage(

@@ -242,6 +242,21 @@ def test_a_merged_trace_holds_one_actor_a_label(tmp_path: Path) -> None:
     assert (kernels["launch_ns"] != ABSENT_NS).all()
 
 
+def test_ranges_of_a_process_without_a_gpu_are_its_rows(tmp_path: Path) -> None:
+    events = [torch.annotation(1000 * k, 1000 * k + 600, "attention") for k in range(4)]
+    reading = read(torch.write(tmp_path / "trace.json", events))
+    (actor,) = reading.actors
+    assert (reading.source.status, actor.pid, actor.device) == ("used", 4242, None)
+    assert actor.claims[0].source == "distributed-info"
+    assert reading.tables["ranges"]["rank"].tolist() == [0] * 4
+
+
+def test_ranges_of_processes_without_a_gpu_that_nothing_tells_apart_are_left_out(tmp_path: Path) -> None:
+    events = [torch.annotation(1000 * k, 1000 * k + 600, "attention", pid=4242 + k % 2) for k in range(4)]
+    reading = read(torch.write(tmp_path / "trace.json", events))
+    assert (reading.source.status, reading.actors) == ("unused", ())
+
+
 def test_a_merged_trace_beside_those_it_was_merged_from_is_left_out(tmp_path: Path) -> None:
     merged: list[torch.Event] = []
     paths = []
