@@ -66,6 +66,11 @@ def tabulate_requests(seen: Observations) -> FloatArray:
     return _tabulate(seen, [series.requests for series in seen.batches])
 
 
+def tabulate_held_tokens(seen: Observations) -> FloatArray:
+    """Lay out KV tokens held, as `tabulate_requests`."""
+    return _tabulate(seen, [series.held_tokens for series in seen.batches])
+
+
 def tabulate_rows(seen: Observations) -> FloatArray:
     """Lay out requests, and prompt tokens where there are some, as `tabulate_requests`."""
     return _tabulate(seen, [series.requests + series.prefill_tokens for series in seen.batches])

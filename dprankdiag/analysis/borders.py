@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.participations import Participation
+from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.statistics import FloatArray, fit_slope
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -38,6 +40,26 @@ class Border:
     def take(self, rows: IntArray) -> Border:
         """Return what belongs to some of the steps."""
         return replace(self, tail=self.tail[rows], slack=self.slack[rows])
+
+
+def look_for_border(
+    participations: Sequence[Participation], segments: Sequence[Segments], begin: IntArray
+) -> Border | None:
+    """Tell whether the hosts of some steps meet before them.
+
+    Args:
+        begin: `(n_steps, n_members)` the first event of each step in each member's list.
+    """
+    columns = [begin[:, rank] for rank in range(len(participations))]
+    return find_border(
+        np.stack([part.end_ns[own - 1] for part, own in zip(participations, columns, strict=True)], axis=1),
+        np.stack(
+            [it.arrival_ns[own] - it.idle_from_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
+        ),
+        np.stack(
+            [it.arrival_ns[own] - it.idle_until_ns[own] for it, own in zip(segments, columns, strict=True)], axis=1
+        ),
+    )
 
 
 def find_border(left_ns: IntArray, idle_from_ns: IntArray, idle_until_ns: IntArray) -> Border | None:

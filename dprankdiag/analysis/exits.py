@@ -78,14 +78,17 @@ def _verdict(seen: Observations, late: set[str], correlation: float | None) -> s
     """Tell a link, late in whatever it does, from a receiver queue, late where it receives.
 
     Where ranks meet in nothing but dispatch and combine, both would be late in all of them: only lateness that follows
-    the tokens tells.
+    the tokens tells, or an exchange of counts.
     """
     grid = seen.grids[0]
     exchange = {grid.operation[k] for k in grid.meetings if grid.family[k] in EP_FAMILIES}
     everything = grid.operations
     if exchange == everything:
         follows = correlation is not None and correlation >= FOLLOWS_TOKENS
-        return "dispatch" if follows or late != everything else "late"
+        if follows or late != everything:
+            return "dispatch"
+        # Counts are sent before any token is: who is late with them too is late whatever comes.
+        return "link" if "notify" in grid.family else "late"
     if late == everything:
         return "link"
     return "dispatch" if late <= exchange else "late"

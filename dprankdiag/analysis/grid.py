@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.borders import Border, find_border
+from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.kinds import join_rare
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
@@ -80,6 +80,7 @@ class StepGrid:
         side: of each position: "pre" (before the gather), "post", "both" or "none".
         beside: how positions hang together where calls run beside work; None where every call stops its ranks.
         border: what lies before the first position where the hosts meet between steps; None where they do not.
+        ahead: how far launches lead (see `Segments.ahead_ns`); None where that is not known.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class StepGrid:
     side: tuple[str, ...]
     beside: Beside | None = None
     border: Border | None = None
+    ahead: np.ndarray[Any, np.dtype[np.int32]] | None = None
 
     @property
     def meetings(self) -> tuple[int, ...]:
@@ -132,6 +134,13 @@ class StepGrid:
         return {self.operation[k] for k in self.meetings}
 
     @property
+    def inherited_ns(self) -> IntArray:
+        """Idle time before launches in which the hosts of others were waited for, `(n_steps, n_ranks)`."""
+        if self.border is None:
+            return np.zeros((len(self.number), self.segment.shape[2]), np.int64)
+        return np.minimum(self.border.slack, self.components["host"][:, 0])
+
+    @property
     def duration_ns(self) -> IntArray:
         """Wall time of each step, `(n_steps,)`."""
         return np.asarray(self.end_ns - self.start_ns)
@@ -153,6 +162,7 @@ class StepGrid:
             waits=self.waits[rows],
             beside=None if self.beside is None else self.beside.take(rows),
             border=None if self.border is None else self.border.take(rows),
+            ahead=None if self.ahead is None else self.ahead[rows],
         )
 
 
@@ -310,18 +320,10 @@ def _fill(
         _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
         if (event != FULL).any()
         else None,
-        None if kind == "meeting" else _find_border(participations, segments, begin),
-    )
-
-
-def _find_border(
-    participations: Sequence[Participation], segments: Sequence[Segments], begin: IntArray
-) -> Border | None:
-    columns = [begin[:, rank] for rank in range(len(participations))]
-    return find_border(
-        np.stack([part.end_ns[own - 1] for part, own in zip(participations, columns, strict=True)], axis=1),
-        np.stack([member.idle_from_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
-        np.stack([member.idle_until_ns[own] for member, own in zip(segments, columns, strict=True)], axis=1),
+        None if kind == "meeting" else look_for_border(participations, segments, begin),
+        np.stack(
+            [own.ahead_ns[begin[:, rank, None] + np.arange(n_positions)] for rank, own in enumerate(segments)], axis=2
+        ),
     )
 
 

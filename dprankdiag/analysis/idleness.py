@@ -33,7 +33,7 @@ def find_idle(seen: Observations) -> Standout | None:
         busy ranks' mean. None if every rank has work, or none has.
     """
     told = tabulate_requests(seen)
-    empty = _mark_empty(seen, told)
+    empty = mark_empty(seen, told)
     counted: BoolArray = np.asarray(~empty.all(axis=1))
     if counted.sum() < FEWEST_STEPS:
         return None
@@ -56,11 +56,14 @@ def _choose_idle(empty: BoolArray) -> BoolArray:
     return np.asarray(empty.mean(axis=0) >= IDLE_SHARE)
 
 
-def _mark_empty(seen: Observations, told: FloatArray) -> BoolArray:
+def mark_empty(seen: Observations, told: FloatArray) -> BoolArray:
     """Mark the steps in which a rank has no requests, `(n_steps, n_ranks)`.
 
     Annotations tell. An engine may say nothing of a dummy batch: no annotation where others have theirs is an empty
     batch if attention is short as well. Without annotations only attention that took next to no time tells.
+
+    Args:
+        told: requests as annotated, `(n_steps, n_ranks)`; NaN where nothing says.
     """
     attention = seen.sums["attention"]
     busy = _level_busy(attention)

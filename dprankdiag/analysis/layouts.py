@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from dprankdiag.analysis.batches import tabulate_held_tokens, tabulate_prompts, tabulate_requests
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
@@ -96,18 +97,20 @@ class Layout:
 def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
     """Find ranks that own more before the gather, and such that own more after it; load that explains it is none."""
     steps = find_decode(seen)
+    if not steps.any():
+        return
     attention = seen.sums["attention"] / skews.slowness
     for team, covered in _heavier_before(classify_loads(seen, skews)):
         mask = _single_out(attention, team, steps)
         if _is_throughout(_share(attention, mask), covered & steps, steps):
             found = _judge_before(seen, skews, attention, mask, steps)
-            if found is not None:
+            if found is not None and not _is_slow_chip(seen, skews, mask, steps, "pre"):
                 yield found
     expert = seen.sums["expert"] / skews.slowness
     hot = _heavier_after(seen, skews)
     if hot is not None and _is_throughout(_share(expert, hot[0]), hot[1] & steps, steps):
         found = _judge_after(seen, expert, hot[0], steps)
-        if found is not None:
+        if found is not None and not _is_slow_chip(seen, skews, hot[0], steps, "post"):
             yield found
 
 
@@ -115,26 +118,7 @@ def find_decode(seen: Observations) -> BoolArray:
     """Mark the steps without prompts as far as annotations tell, else kernels, `(n_steps,)`."""
     kinds = np.array([grid.kind not in ("mixed", "prefill", "meeting") for grid in seen.grids])
     steps = kinds[seen.grid_of]
-    prompts = tell_by_step(seen, "prefill_tokens")
-    if np.isfinite(prompts).any():
-        return steps & ~(np.nan_to_num(prompts) > 0).any(axis=1)
-    return steps if seen.prefill is None else steps & ~seen.prefill.any(axis=1)
-
-
-def tell_by_step(seen: Observations, field: str) -> FloatArray:
-    """Average what each rank's annotations say of a field in a step, `(n_steps, n_ranks)`; NaN where they say nothing.
-
-    A batch that began before its step did belongs to one that was left out.
-    """
-    table = np.full((seen.n_steps, seen.n_ranks), np.nan)
-    for rank, series in enumerate(seen.batches):
-        step = seen.find_step(series.start_ns)
-        inside = step < seen.n_steps
-        inside[inside] = series.start_ns[inside] >= seen.start_ns[step[inside]]
-        count = np.bincount(step[inside], minlength=seen.n_steps)
-        total = np.bincount(step[inside], getattr(series, field)[inside], minlength=seen.n_steps)
-        table[:, rank] = total / np.where(count, count, np.nan)
-    return table
+    return steps & ~(tabulate_prompts(seen) > 0).any(axis=1)
 
 
 def find_load_levels(total: FloatArray, steps: BoolArray) -> LoadLevels | None:
@@ -185,7 +169,7 @@ def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArra
         for load in loads
         if load.kind in ("context", "requests", "unknown") and not load.standout.is_burst and not load.standout.in_turn
     ]
-    for mask in {run.mask.tobytes(): run.mask for run in runs}.values():
+    for mask in {run.mask.tobytes(): run.mask for run in runs if not run.mask.all()}.values():
         yield mask, np.any([run.steps for run in runs if np.array_equal(run.mask, mask)], axis=0)
 
 
@@ -221,10 +205,10 @@ def _heavier_after(seen: Observations, skews: Skews) -> tuple[BoolArray, BoolArr
 def _judge_before(
     seen: Observations, skews: Skews, work: FloatArray, mask: BoolArray, steps: BoolArray
 ) -> Layout | None:
-    told = {field: _told_in(tell_by_step(seen, field), steps) for field in ("held_tokens", "requests")}
-    total = next((table.sum(axis=1) for table in told.values() if table is not None), np.median(work[:, ~mask], axis=1))
+    told = [_told_in(table, steps) for table in (tabulate_held_tokens(seen), tabulate_requests(seen))]
+    total = next((table.sum(axis=1) for table in told if table is not None), np.median(work[:, ~mask], axis=1))
     share = _share(work, mask)
-    held, requests = (None if table is None else _ratio(table, mask, steps) for table in told.values())
+    held, requests = (None if table is None else _ratio(table, mask, steps) for table in told)
     mean = float(np.exp(np.median(share[steps])))
     describe = partial(Layout, "pre", mask, steps, held_ratio=held, request_ratio=requests)
     if held is not None and not _is_beyond(mean, max(held, requests or 1.0, 1.0)):
@@ -240,11 +224,16 @@ def _judge_before(
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
     found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, support=0.0)
-    return _decide(found, work, levels, float(constant))
+    return _decide(found, work if told[0] is None else _even_out(work, told[0]), levels, float(constant))
+
+
+def _even_out(work: FloatArray, held: FloatArray) -> FloatArray:
+    """Return the work of every rank as if all held as many tokens, `(n_steps, n_ranks)`."""
+    return np.asarray(work * held.mean(axis=1, keepdims=True) / np.where(held > 0, held, np.inf))
 
 
 def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: BoolArray) -> Layout | None:
-    requests = _told_in(tell_by_step(seen, "requests"), steps)
+    requests = _told_in(tabulate_requests(seen), steps)
     share = _share(work, mask)
     mean = float(np.exp(np.median(share[steps])))
     describe = partial(Layout, "post", mask, steps, held_ratio=None)
@@ -312,24 +301,34 @@ def _projects_more(
     """
     if requests is None and seen.row_ratio is not None:
         requests = float(seen.row_ratio[mask].max())
+    elif requests is None and all("graph" in grid.kind for grid in seen.grids):
+        # A graph runs the same rows on every rank, whatever it holds.
+        requests = 1.0
     if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
         return False
-    ratio = order_steps(seen, [_compare_probes(grid, mask) for grid in seen.grids]) / skews.slowness
-    for part in (levels.low, levels.high):
-        level = np.median(ratio[part], axis=0)
-        error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[part], axis=0)) / np.sqrt(part.sum())
-        if not find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask[mask].all():
-            return False
-    return True
+    return all(_find_slow(seen, skews, mask, part, "pre")[mask].all() for part in (levels.low, levels.high))
 
 
-def _compare_probes(grid: StepGrid, mask: BoolArray) -> FloatArray:
-    """Return the equal work before the gather over the median of the ranks left, in the median layer.
+def _is_slow_chip(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray, side: Side) -> bool:
+    """Tell whether equal work is longer on the other side of the gather, too; a slow memory shows little there."""
+    return bool(_find_slow(seen, skews, mask, steps, "post" if side == "pre" else "pre")[mask].any())
+
+
+def _find_slow(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray, side: Side) -> BoolArray:
+    """Mark the ranks, `(n_ranks,)`, whose equal work on a side of the gather is longer than the others'."""
+    ratio = order_steps(seen, [_compare_probes(grid, mask, side) for grid in seen.grids]) / skews.slowness
+    level = np.median(ratio[steps], axis=0)
+    error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[steps], axis=0)) / np.sqrt(steps.sum())
+    return find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask
+
+
+def _compare_probes(grid: StepGrid, mask: BoolArray, side: Side) -> FloatArray:
+    """Return the equal work on a side of the gather over the median of the ranks left, in the median layer.
 
     Returns:
         `(n_steps, n_ranks)`; 1 where there is none.
     """
-    probe = grid.components["probe"][:, np.array(grid.side) == "pre"].astype(np.float64)
+    probe = grid.components["probe"][:, np.array(grid.side) == side].astype(np.float64)
     rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
     has_work = np.median(rest, axis=(0, 2)) > 0
     if not has_work.any():

@@ -22,6 +22,10 @@ PREFILL_APART, PREFILL_LEAST = 2.0, 0.01
 
 PROMPT_SHARE = 0.5
 
+MORE_ROWS = 2.0
+"""Rows of launches that outnumber the rest's by so many times what attention does are no requests: tokens of prompts
+have rows as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadSkew:
@@ -74,9 +78,12 @@ def _covers(known: Standout, other: Standout) -> bool:
 def _describe(seen: Observations, skews: Skews, standout: Standout, kind: str | None = None) -> LoadSkew:
     told = {name: _read_annotations(seen, standout, name) for name in ("requests", "held_tokens", "prefill_tokens")}
     rows, held, prompt = (it.ratio if it else None for it in told.values())
-    if rows is None:
-        rows = _compare(seen.row_ratio, standout.mask)
+    by_shape = rows is None
+    if by_shape:
+        rows = _compare_shapes(seen, standout)
     kind = kind or _kind(seen, standout, rows, told["prefill_tokens"])
+    if kind == "requests" and by_shape and rows is not None and rows > 1 + MORE_ROWS * (_work_ratio(standout) - 1):
+        kind = "unknown"
     return LoadSkew(standout, kind, rows, held, prompt, _post_ratio(seen, skews, standout))
 
 
@@ -147,16 +154,24 @@ def _read_annotations(seen: Observations, standout: Standout, field: str) -> _An
     return _Annotated(float(np.mean([part.mean() for part in own])), middle, float((np.concatenate(own) > 0).mean()))
 
 
-def _compare(values: FloatArray | None, mask: BoolArray) -> float | None:
-    if values is None or not (~mask).any():
+def _compare_shapes(seen: Observations, standout: Standout) -> float | None:
+    """Compare the rows of launch shapes in the steps meant, all of a recording's difference being theirs."""
+    mask = standout.mask
+    if seen.row_ratio is None or mask.all():
         return None
-    rest = float(np.median(values[~mask]))
-    return float(np.mean(values[mask])) / rest if rest > 0 else None
+    rest = float(np.median(seen.row_ratio[~mask]))
+    if rest <= 0:
+        return None
+    share = float(standout.marks[:, mask].mean())
+    return 1 + (float(np.mean(seen.row_ratio[mask])) / rest - 1) / max(share, 1e-9)
+
+
+def _work_ratio(standout: Standout) -> float:
+    return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
 
 
 def _kind(seen: Observations, standout: Standout, rows: float | None, prompt: _Annotated | None) -> str:
-    mask = standout.mask
-    ratio = float(np.mean(standout.levels[mask])) / max(standout.centre, 1e-9)
+    ratio = _work_ratio(standout)
     if _runs_prefill(seen, standout) or (prompt is not None and _holds_prompts(prompt, ratio)):
         return "prefill"
     if rows is None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.batches import tabulate_requests
 from dprankdiag.analysis.grid import StepGrid
-from dprankdiag.analysis.layouts import find_decode, tell_by_step
+from dprankdiag.analysis.idleness import mark_empty
+from dprankdiag.analysis.layouts import find_decode
 from dprankdiag.analysis.loads import ROWS_ALIKE
 from dprankdiag.analysis.observations import IntArray, Observations
 from dprankdiag.analysis.skews import LEAST_HOST_SHARE
-from dprankdiag.analysis.standouts import ALIKE, LOSS_SHARE
+from dprankdiag.analysis.standouts import LOSS_SHARE, choose_by_loss
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 
 IDLE = ("host", "rest")
@@ -21,9 +23,6 @@ IDLE = ("host", "rest")
 REPLAYED = "decode graph"
 EAGER = ("decode", "step")
 """Kinds of steps that launch kernel by kernel; of "step" the kernels' names do not tell whether they hold prompts."""
-
-NO_WORK = 0.05
-"""Attention below this share of the busiest rank's is none."""
 
 BESIDE = 0.2
 """Share of the graph steps in which ranks may be idle that are to blame for being idle in others."""
@@ -64,7 +63,7 @@ def find_lost_graphs(seen: Observations) -> LostGraphs | None:
     """
     graph = np.array([grid.kind == REPLAYED for grid in seen.grids])[seen.grid_of]
     eager = np.array([grid.kind in EAGER for grid in seen.grids])[seen.grid_of] & find_decode(seen)
-    rows = tell_by_step(seen, "requests")
+    rows = tabulate_requests(seen)
     known, beyond, is_told = _compare_batches(seen, graph, eager, rows)
     eager &= known | is_told
     if not graph.any() or not eager.any():
@@ -98,12 +97,7 @@ def find_bucket(rows: FloatArray) -> FloatArray:
 
 def choose_blamed(counts: IntArray) -> BoolArray:
     """Choose the fewest ranks that hold most of the blame, and those blamed about as often as the last of them."""
-    if not counts.any():
-        return np.zeros(len(counts), bool)
-    order = np.argsort(-counts, kind="stable")
-    held = np.cumsum(counts[order]) / counts.sum()
-    last = counts[order[int(np.searchsorted(held, LOSS_SHARE))]]
-    return np.asarray(counts >= max(ALIKE * last, 1))
+    return choose_by_loss(counts.astype(np.float64)) if counts.any() else np.zeros(len(counts), bool)
 
 
 def _compare_batches(
@@ -136,8 +130,7 @@ def _find_blame(
     """Find the ranks that kept the others from replaying, step by step, if that shows."""
     if beyond[eager].any(axis=1).mean() >= LOSS_SHARE:
         return beyond, "rows"
-    attention = seen.sums["attention"]
-    idle = (attention < NO_WORK * attention.max(axis=1, keepdims=True)) | (rows == 0)
+    idle = mark_empty(seen, rows)
     if idle[eager].any(axis=1).mean() >= LOSS_SHARE and idle[graph].any(axis=1).mean() <= BESIDE:
         return idle & eager[:, None], "idle"
     return np.zeros_like(idle), ""

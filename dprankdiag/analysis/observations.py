@@ -114,7 +114,8 @@ class Observations:
         grid_of, row_of: `(n_steps,)` where each step, in order of time, lies in the grids.
         start_ns, end_ns: `(n_steps,)`.
         basis: how the steps were cut (see `analysis.steps.Cut`).
-        sums: `(n_steps, n_ranks)` of every component, summed over the step; also "exit", "wait" and "transfer".
+        sums: `(n_steps, n_ranks)` of every component, summed over the step; also "exit", "wait" and "transfer", and
+            "inherited", the part of "host" in which the hosts of others were waited for.
         teams: ranks that share one DP rank's requests (attention tensor parallel), as positions.
         row_ratio: `(n_ranks,)` rows of the local batch against the peers' median, from the grids of kernels whose
             launch shape follows the rows; None where no shape does.
@@ -222,6 +223,7 @@ def sum_steps(grids: Sequence[StepGrid]) -> tuple[IntArray, IntArray, dict[str, 
             values = grid.components[name] if name in COMPONENTS else getattr(grid, name)
             parts.append(values.sum(axis=1))
         sums[name] = np.concatenate(parts)[order].astype(np.float64)
+    sums["inherited"] = np.concatenate([grid.inherited_ns for grid in grids])[order].astype(np.float64)
     # Within one grid the rows are in order of time already, so sorting all keeps them in order.
     return grid_of[order], row_of[order], sums
 

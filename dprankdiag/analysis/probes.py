@@ -28,6 +28,9 @@ COUNT_SD = 3.0
 
 FEWEST_UNKNOWN = 5
 FEWEST_BLOCKS = 10
+
+PADDED_ALIKE = 0.01
+"""Grids of graphs whose mean differs by no more among the ranks may all be padded to the busiest rank's rows."""
 AGREEMENT = 0.05
 """Kernels of unknown name are believed if at least half of five or more agree on every rank's speed within this."""
 
@@ -90,8 +93,8 @@ def measure_row_ratio(keys: Sequence[KeyTimes], names: Names, *, eager: bool) ->
         eager: no kernel was launched by a CUDA graph, so that no grid is padded to the graph's batch.
 
     Returns:
-        `(n_ranks,)` mean grid size over the median rank's; None if the grids may be padded (none ever differs), or are
-        too small to show a tenth.
+        `(n_ranks,)` mean grid size over the median rank's; None if the grids may be padded (graphs, and the ranks'
+        are alike), or are too small to show a tenth.
     """
     if not names.shapes:
         return None
@@ -100,8 +103,9 @@ def measure_row_ratio(keys: Sequence[KeyTimes], names: Names, *, eager: bool) ->
         rows = [mean for item in keys if (mean := _mean_grid(item, FAMILY_CODE[name], blocks)) is not None]
         if len(rows) < len(keys):
             continue
-        if _grids_differ(keys, FAMILY_CODE[name], blocks) or (eager and min(rows) >= FEWEST_BLOCKS):
-            sizes = np.array(rows, np.float64)
+        sizes = np.array(rows, np.float64)
+        apart = float(np.ptp(sizes)) > PADDED_ALIKE * float(sizes.max())
+        if apart or (eager and min(rows) >= FEWEST_BLOCKS):
             return np.asarray(sizes / max(float(np.median(sizes)), 1.0))
     return None
 
@@ -111,12 +115,3 @@ def _mean_grid(item: KeyTimes, family: int, blocks: FloatArray) -> float | None:
     if not mine.any():
         return None
     return float(np.average(blocks[item.key[mine] % len(blocks)], weights=item.count[mine]))
-
-
-def _grids_differ(keys: Sequence[KeyTimes], family: int, blocks: FloatArray) -> bool:
-    """Tell whether some kernel of the family is launched with more than one grid size, on whatever rank or step."""
-    sizes: dict[int, set[float]] = {}
-    for item in keys:
-        for key in item.key[item.family == family]:
-            sizes.setdefault(int(key) // len(blocks), set()).add(float(blocks[int(key) % len(blocks)]))
-    return any(len(found) > 1 for found in sizes.values())

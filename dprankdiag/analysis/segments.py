@@ -39,8 +39,10 @@ class Segments:
         prefill, decode: `(n,)` attention rows of that phase.
         attention_names: `(n,)` bit k stands for attention rows of phase k, so that steps of other names are told apart.
         in_graph: `(n,)` rows launched by a CUDA graph.
-        idle_from_ns, idle_until_ns: `(n,)` time in which nothing runs, where it is usually longest; both the arrival if
-            there is none.
+        idle_from_ns, idle_until_ns: `(n,)` int32, how long before the arrival the time begins and ends in which nothing
+            runs, where it is usually longest; both 0 if there is none.
+        ahead_ns: `(n,)` int32, how much earlier the segment could begin before it had to stand idle for a launch;
+            negative where it does, by its host_ns. The largest value where launches are not known.
     """
 
     arrival_ns: IntArray
@@ -58,8 +60,9 @@ class Segments:
     attention_names: IntArray
     in_graph: CountArray
     has_launches: bool
-    idle_from_ns: IntArray
-    idle_until_ns: IntArray
+    idle_from_ns: CountArray
+    idle_until_ns: CountArray
+    ahead_ns: CountArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def cut_segments(
         probe_keys: sorted keys of equal work.
         contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
-    host_ns = _measure_host(lane, arrival_ns)
+    host_ns, ahead_ns = _measure_launches(lane, arrival_ns)
     work = np.flatnonzero(IS_WORK[lane.family])
     own_end = lane.end_ns[work]
     begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
@@ -148,17 +151,18 @@ def cut_segments(
         _count_between(lane.in_graph[work], edges),
         lane.launch_ns is not None,
         *_find_idle(lane, arrival_ns, content),
+        ahead_ns,
     )
 
 
-def _find_idle(lane: Lane, arrival_ns: IntArray, content: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the time in which no row of the lane runs before each meeting, where it is usually longest: start and end.
+def _find_idle(lane: Lane, arrival_ns: IntArray, content: IntArray) -> tuple[CountArray, CountArray]:
+    """Find the time in which no row of the lane runs before each meeting, where it is usually longest (see `Segments`).
 
     Segments of equal content have it before the same row, so that a stall elsewhere is not taken for it.
     """
     edges = _find_edges(lane.start_ns, arrival_ns, "right")
     filled = np.flatnonzero(edges[1:] > edges[:-1])
-    first, until = arrival_ns.copy(), arrival_ns.copy()
+    first, until = np.zeros(len(arrival_ns), np.int32), np.zeros(len(arrival_ns), np.int32)
     if not len(filled):
         return first, until
     ready = running_end(lane.end_ns)
@@ -176,19 +180,40 @@ def _find_idle(lane: Lane, arrival_ns: IntArray, content: IntArray) -> tuple[Int
     usual[votes[order] // width] = votes[order] % width
     place = np.minimum(begin + usual[kind], edges[1:][filled] - 1)
     idle = gap[place] > 0
-    first[filled[idle]], until[filled[idle]] = ready[place[idle]], lane.start_ns[place[idle]]
+    chosen = filled[idle]
+    first[chosen] = _narrow(arrival_ns[chosen] - ready[place[idle]])
+    until[chosen] = _narrow(arrival_ns[chosen] - lane.start_ns[place[idle]])
     return first, until
 
 
-def _measure_host(lane: Lane, arrival_ns: IntArray) -> IntArray:
-    """Sum, over the gaps in which nothing runs, the part in which the next row's launch call had not returned."""
+def _narrow(values_ns: IntArray) -> CountArray:
+    """Keep times in half the memory; what is longer than two seconds is cut off."""
+    most = np.iinfo(np.int32).max
+    return np.clip(values_ns, -most, most).astype(np.int32)
+
+
+def _measure_launches(lane: Lane, arrival_ns: IntArray) -> tuple[IntArray, CountArray]:
+    """Sum the gaps in which nothing runs and the next row's launch had not returned; and see how far launches lead.
+
+    Returns:
+        host_ns and ahead_ns of `Segments`.
+    """
+    ahead = np.full(len(arrival_ns), np.iinfo(np.int32).max, np.int32)
     if lane.launch_ns is None or not len(lane.start_ns):
-        return np.zeros(len(arrival_ns), np.int64)
+        return np.zeros(len(arrival_ns), np.int64), ahead
     ready = running_end(lane.end_ns)
     ready[0] = lane.start_ns[0]
     late = np.minimum(lane.launch_ns, lane.start_ns) - ready
     late[(lane.launch_ns == ABSENT_NS) | (late < 0)] = 0
-    return _sum_between(late, _find_edges(lane.start_ns, arrival_ns, "right"))
+    edges = _find_edges(lane.start_ns, arrival_ns, "right")
+    host = _sum_between(late, edges)
+    filled = np.flatnonzero(edges[1:] > edges[:-1])
+    if len(filled) and (lane.key >= 0).any():
+        launch = np.where(lane.launch_ns == ABSENT_NS, ABSENT_NS // 2, lane.launch_ns)
+        lead = np.minimum.reduceat((lane.start_ns - launch)[: edges[-1]], edges[:-1][filled])
+        ahead[filled] = _narrow(np.maximum(lead, 0))
+        ahead = np.where(host > 0, -_narrow(host), ahead)
+    return host, ahead
 
 
 def _is_among(keys: IntArray, wanted: IntArray) -> BoolArray:

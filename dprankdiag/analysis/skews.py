@@ -84,7 +84,11 @@ def measure_skews(seen: Observations) -> Skews:
     step_ns = max(seen.median_step_ns, 1.0)
     homes = list(seen.homes.values())
     slowness, speed, basis = measure_speed(seen, step_ns)
-    idle = seen.sums["host"] if seen.abilities.has_launches else np.maximum(seen.sums["rest"], 0.0)
+    idle = (
+        seen.sums["host"] - seen.sums["inherited"]
+        if seen.abilities.has_launches
+        else np.maximum(seen.sums["rest"], 0.0)
+    )
     stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
     rest = np.maximum(seen.sums["rest"], 0.0)
     worst = measure_worst_family(seen)
@@ -125,7 +129,8 @@ def _work_standouts(
     least = LEAST_WORK_SHARE * step_ns / typical
     if len(teams) < 2:
         return find_all(relative_to_step(work), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=homes)
-    joined = np.stack([work[:, list(team)].mean(axis=1) for team in teams], axis=1)
+    # What one member alone shows is its own: requests lengthen the work of all.
+    joined = np.stack([work[:, list(team)].min(axis=1) for team in teams], axis=1)
     halves = [np.array([home[list(team)].all() for team in teams]) for home in homes]
     found = find_all(relative_to_step(joined), WORK_PRIOR_SD, least, BURST_LEAST * least, halves=halves)
     return [_widen(item, teams, work.shape[1]) for item in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, peer_median
@@ -18,7 +19,7 @@ def undo_stalls(seen: Observations, component: str, marks: BoolArray) -> Undo:
     """
     factors = []
     for grid_id, grid in enumerate(seen.grids):
-        idle = np.maximum(grid.components[component], 0).astype(np.float64)
+        idle = _take_own(grid, component)
         usual = np.median(peer_median(idle), axis=0)
         factors.append(_lower(idle, idle - usual, marks[seen.grid_of == grid_id]))
     return Undo(component, tuple(factors))
@@ -32,7 +33,7 @@ def undo_lateness(seen: Observations, component: str, standout: Standout, but: B
     """
     factors = []
     for grid_id, grid in enumerate(seen.grids):
-        idle = np.maximum(grid.components[component], 0).astype(np.float64)
+        idle = _take_own(grid, component)
         marks = (standout.marks & ~but)[seen.grid_of == grid_id]
         covered = idle[marks.any(axis=1)]
         if not len(covered):
@@ -43,6 +44,14 @@ def undo_lateness(seen: Observations, component: str, standout: Standout, but: B
         excess = level - np.median(level[:, others], axis=1, keepdims=True)
         factors.append(_lower(level[None], excess[None], marks))
     return Undo(component, tuple(factors))
+
+
+def _take_own(grid: StepGrid, component: str) -> FloatArray:
+    """Return idle time but that in which other hosts were waited for, `(n_steps, n_positions, n_ranks)`."""
+    idle = np.maximum(grid.components[component], 0).astype(np.float64)
+    if component == "host":
+        idle[:, 0] -= grid.inherited_ns
+    return idle
 
 
 def _lower(idle: FloatArray, excess: FloatArray, marks: BoolArray) -> FloatArray:

@@ -182,7 +182,7 @@ def _times(stalls_ns: FloatArray) -> str:
 def _idle(seen: Observations) -> tuple[str, FloatArray, str]:
     """Return the component that holds host lateness, its sums, and how good a price from it is."""
     if seen.abilities.has_launches:
-        return "host", seen.sums["host"], "replayed"
+        return "host", seen.sums["host"] - seen.sums["inherited"], "replayed"
     return "rest", np.maximum(seen.sums["rest"], 0.0), "bound"
 
 

@@ -133,16 +133,17 @@ def _answerable(world: World, fault: Fault) -> str:
     Whether requests or KV tokens are uneven shows in batch annotations, or in grids where no graph pads them; prompts
     also show in names, if an engine has a kernel of its own for them. Kernels of unknown names are neither attention
     nor experts. Steps that are launched eagerly are seen kernel by kernel, however graphs are recorded. Late ends of
-    dispatch and combine are a queue's or a link's: experts that read weights do not tell how many tokens came, and
-    then only a collective of another kind, late or not, could.
+    dispatch and combine are a queue's or a link's: only where experts take longer for more tokens it shows that ends
+    follow these, and that they follow nothing only a collective of another kind could show.
     """
     if fault.kind == "structural_graph":
         return fault.cause
     if fault.kind == "load_prefill" and world.names != "invented":
         told = world.names == "sglang" or world.annotations == "batch"
         return fault.cause if told else "load.unknown"
-    if fault.kind in ("receiver_queue", "slow_link") and _meets_for_tokens_only(world):
-        return "unclassified.late"
+    if fault.kind in ("receiver_queue", "slow_link") and world.communication == "deepep" and world.attention_tp == 1:
+        told = fault.kind == "receiver_queue" and world.physics == "fixed"
+        return fault.cause if told else "unclassified.late"
     if world.graph and world.graph_mode == "graph":
         return "unclassified.late"
     if world.names == "invented" and fault.kind in SPREADABLE:
@@ -150,7 +151,3 @@ def _answerable(world: World, fault: Fault) -> str:
     if fault.kind in ("load_context", "load_requests") and world.graph and world.annotations != "batch":
         return "load.unknown"
     return fault.cause
-
-
-def _meets_for_tokens_only(world: World) -> bool:
-    return world.physics == "roofline" and world.communication == "deepep" and world.attention_tp == 1

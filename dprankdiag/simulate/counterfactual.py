@@ -27,6 +27,9 @@ from dprankdiag.model.claims import BoolArray, Claim, Undo
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
+NOTIFY = "notify"
+"""Family of the exchanges that hosts wait for (DESIGN 2.1, rule 6)."""
+
 EXACT_CLAIMS = 8
 PERMUTATIONS = 48
 FEWEST_PREDICTED = 5
@@ -67,7 +70,7 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
     if "transfer" in scale:
         transfer = transfer * scale["transfer"]
     segment = np.maximum(_scale_segment(grid, scale), 0.0)
-    return run_steps(grid, segment, transfer, exit_ns, entry, _scale_tail(grid, scale))
+    return run_steps(grid, segment, transfer, exit_ns, entry, _scale_tail(grid, scale), _take_launches(grid, scale))
 
 
 def _join_factors(undos: Sequence[tuple[str, FloatArray]]) -> dict[str, FloatArray]:
@@ -104,6 +107,31 @@ def _scale_tail(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray |
     return np.asarray(grid.border.tail * np.maximum(1.0 + change / np.maximum(work, 1.0), 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """When hosts launch: at moments of their own, whatever the GPUs do meanwhile.
+
+    Attributes:
+        idle: `(n_steps, n_positions, n_ranks)` how long a segment stands idle for launches; negative where they lead.
+        ready: `(n_steps, n_positions, n_ranks)` when the segment began as measured, since the start of the step.
+    """
+
+    idle: FloatArray
+    ready: FloatArray
+
+
+def _take_launches(grid: StepGrid, scale: Mapping[str, FloatArray]) -> Launches | None:
+    """Take when launches came, those that a factor on `host` makes earlier with it."""
+    if grid.ahead is None or grid.beside is not None:
+        return None
+    idle = -grid.ahead.astype(np.float64)
+    if "host" in scale:
+        # A host that is late with one launch is late with all that follow in the step.
+        idle = idle + np.cumsum(grid.components["host"] * (scale["host"] - 1.0), axis=1)
+    stay = (grid.segment + grid.wait + grid.own_transfer).astype(np.float64)
+    return Launches(idle, grid.entry[:, None, :] + np.cumsum(stay, axis=1) - stay)
+
+
 def _scale_exit(
     grid: StepGrid, exit_ns: FloatArray, entry: FloatArray, factor: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -121,6 +149,7 @@ def run_steps(
     exit_ns: FloatArray,
     entry: FloatArray,
     tail: FloatArray | None = None,
+    launches: Launches | None = None,
 ) -> FloatArray:
     """Run the max-plus recursion over the positions of a grid.
 
@@ -128,8 +157,10 @@ def run_steps(
         segment, transfer, exit_ns: `(n_steps, n_positions, n_ranks)`.
         entry: `(n_steps, n_ranks)`.
         tail: what each rank does before the hosts meet, `(n_steps, n_ranks)`, where they do: as measured if not given.
+        launches: when hosts launch; if not given, a segment stands idle for them as long as it did.
     """
     ready = entry
+    earlier = _move_hosts(grid, entry, tail)
     end = ready
     ends: dict[int, FloatArray] = {}
     running: FloatArray | None = None
@@ -140,6 +171,9 @@ def run_steps(
             # Calls that run beside the work for shorter cost it less.
             change = np.clip(running - ready, 0, here) - beside.beside_ns[:, position]
             here = np.maximum(here + change * beside.burden[:, position], 0.0)
+        if launches is not None and position > 0:
+            idle = launches.idle[:, position]
+            here = here + np.maximum(idle + launches.ready[:, position] - ready + earlier, 0.0) - np.maximum(idle, 0.0)
         reach = ready + here
         if position == 0 and grid.border is not None:
             reach = _pass_border(grid.border, reach, entry + (grid.border.tail if tail is None else tail))
@@ -159,7 +193,18 @@ def run_steps(
             running = end if running is None else np.maximum(running, end)
         stands = grid.waits[:, position]
         ready = np.where(stands, end + exit_ns[:, position], reach + grid.own_transfer[:, position])
+        if launches is not None and grid.family[position] == NOTIFY and position + 1 < segment.shape[1]:
+            # The host goes on when its GPU has the counts.
+            earlier = ready - launches.ready[:, position + 1]
     return np.asarray(end.max(axis=1))
+
+
+def _move_hosts(grid: StepGrid, entry: FloatArray, tail: FloatArray | None) -> FloatArray:
+    """Return how much later than measured each host begins the step, `(n_steps, n_ranks)`."""
+    if grid.border is None:
+        return entry - grid.entry
+    done = entry + (grid.border.tail if tail is None else tail)
+    return np.asarray(done.max(axis=1, keepdims=True) - (grid.entry + grid.border.tail).max(axis=1, keepdims=True))
 
 
 def _pass_border(border: Border, reach: FloatArray, done: FloatArray) -> FloatArray:

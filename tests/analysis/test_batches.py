@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.batches import parse_batches, read_batches
+from dprankdiag.analysis.alignment import Alignment
+from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches, tabulate_requests, tabulate_rows
 from dprankdiag.analysis.observations import BatchSeries
 from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.model.sources import Names
-from tests.analysis.builders import Row, lane, trace
+from tests.analysis.builders import Row, annotate, lane, observe_steps, trace
 
 NAMES = ("step[DECODE bs=4 g_sk=9000]", "forward", "step[EXTEND bs=2 toks=600]")
 
@@ -76,3 +78,19 @@ def test_what_nothing_was_launched_after_keeps_its_time(launch_ns: int | None) -
 
 def test_other_ranges_are_no_batches() -> None:
     assert read([Row("attention", 1_000, 1_900, launch_ns=120)], [(1, 100)]) is None
+
+
+def test_a_rank_that_announces_nothing_has_no_batches_while_the_others_keep_theirs() -> None:
+    own = read([Row("gemm", 100, 110, launch_ns=90)], [(0, 80)])
+    alignment = Alignment((None,) * 2, "session", None, ())
+    assert [len(item.start_ns) for item in align_batches([own, None], (0, 1), alignment)] == [1, 0]
+    assert align_batches([None, None], (0, 1), alignment) == ()
+
+
+def test_what_nobody_announces_is_unknown_and_a_batch_before_the_first_step_belongs_to_none() -> None:
+    seen = annotate(observe_steps(6, 2), requests=[3.0, 5.0], prefill_tokens=[0.0, 7.0])
+    early = seen.batches[1].start_ns.copy()
+    early[0] = seen.start_ns[0] - 1_000
+    seen = replace(seen, batches=(seen.batches[0], replace(seen.batches[1], start_ns=early)))
+    assert tabulate_requests(seen)[0].tolist() == [3.0, pytest.approx(np.nan, nan_ok=True)]
+    assert tabulate_rows(seen)[1].tolist() == [3.0, 12.0]

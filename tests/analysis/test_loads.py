@@ -38,6 +38,16 @@ def test_rows_of_launch_shapes_tell_context_from_requests(of_three: float, kind:
     assert (found.kind, found.row_ratio) == (kind, of_three)
 
 
+def test_rows_that_outgrow_attention_may_be_those_of_prompts() -> None:
+    assert only(heavy(row_ratio=rows(9.0))).kind == "unknown"
+
+
+def test_rows_of_a_whole_recording_are_those_of_the_few_steps_in_which_attention_is_heavy() -> None:
+    seen = observe_steps(N, factor={"attention": on_steps(3, 2.0, slice(0, N, 5), N, 8)}, row_ratio=rows(1.2))
+    found = only(seen)
+    assert (found.kind, found.row_ratio) == ("requests", pytest.approx(2.0))
+
+
 def test_without_rows_the_kind_is_unknown() -> None:
     assert only(heavy()).kind == "unknown"
 

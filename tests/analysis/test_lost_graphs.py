@@ -57,7 +57,8 @@ def test_a_batch_larger_than_any_that_was_replayed_is_to_blame_and_has_no_counte
 
 
 def test_a_step_without_a_counterpart_that_meets_alike_is_not_known() -> None:
-    found = find_lost_graphs(observe_lost_graphs(layers=2))
+    seen = observe_lost_graphs(layers=2)
+    found = find_lost_graphs(announce(seen, np.full((seen.n_steps, 8), 16.0)))
     assert found is not None
     assert found.steps.any()
     assert not found.known.any()

@@ -107,8 +107,9 @@ def test_grids_of_kernels_that_do_not_follow_rows_tell_nothing() -> None:
     assert measure_row_ratio(rows_of(16, 24, 16, family="gemm"), NAMES, eager=True) is None
 
 
-def test_grids_that_change_from_step_to_step_alike_on_all_ranks_say_that_rows_are_equal() -> None:
+def test_graphs_whose_grids_change_from_step_to_step_alike_on_all_ranks_may_be_padded_to_the_busiest() -> None:
     both = [keys(("kv_write", 15, 25, 100), ("kv_write", 23, 25, 100)) for _ in range(3)]
-    ratio = measure_row_ratio(both, NAMES, eager=False)
+    assert measure_row_ratio(both, NAMES, eager=False) is None
+    ratio = measure_row_ratio(both, NAMES, eager=True)
     assert ratio is not None
-    assert ratio.tolist() == [1, 1, 1]
+    assert np.allclose(ratio, 1.0)

@@ -20,9 +20,7 @@ def segments(counts: dict[str, Array], arrival_ns: Array) -> Segments:
     content = sum((count * (1_009 + k) for k, (_, count) in enumerate(sorted(counts.items()))), none)
     sampled = counts.get("sampling", few).astype(np.int32)
     times = (none,) * 6
-    return Segments(
-        arrival_ns, arrival_ns + 50, *times, content, sampled, few, few, none, few, False, arrival_ns, arrival_ns
-    )
+    return Segments(arrival_ns, arrival_ns + 50, *times, content, sampled, few, few, none, few, False, few, few, few)
 
 
 def cut(
