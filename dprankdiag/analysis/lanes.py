@@ -17,6 +17,7 @@ from dprankdiag.catalog.ranges import RangeCatalog
 from dprankdiag.model.sources import Names, Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 COMMUNICATION = frozenset(COMMUNICATION_FAMILIES)
 N_FAMILIES = len(FAMILIES)
@@ -46,10 +47,10 @@ class Lane:
 
     start_ns: IntArray
     end_ns: IntArray
-    stream: np.ndarray[Any, np.dtype[np.int32]]
+    stream: Int32Array
     family: np.ndarray[Any, np.dtype[np.int8]]
     key: IntArray
-    channel: np.ndarray[Any, np.dtype[np.int32]]
+    channel: Int32Array
     launch_ns: IntArray | None
     in_graph: np.ndarray[Any, np.dtype[np.bool_]]
     phase: np.ndarray[Any, np.dtype[np.int8]]
@@ -70,7 +71,7 @@ class Naming:
     """
 
     family: np.ndarray[Any, np.dtype[np.int8]]
-    channel: np.ndarray[Any, np.dtype[np.int32]]
+    channel: Int32Array
     phase: np.ndarray[Any, np.dtype[np.int8]]
     channels: tuple[str, ...]
     channel_family: tuple[str, ...]
@@ -148,19 +149,44 @@ def range_lane(trace: Trace, naming: Naming, rank: int) -> Lane:
     ranges = trace.tables["ranges"]
     family = naming.family[ranges["name_id"]] if len(naming.family) else np.empty(0, np.int8)
     rows = np.flatnonzero((ranges["rank"] == rank) & (family >= 0) & ~ranges["is_open"])
+    rows = rows[~_hold_meetings(ranges["end_ns"][rows], naming.channel[ranges["name_id"][rows]])]
     name = ranges["name_id"][rows]
-    start = ranges["start_ns"][rows]
+    start, end, channel = ranges["start_ns"][rows], ranges["end_ns"][rows], naming.channel[name]
     return Lane(
         start,
-        ranges["end_ns"][rows],
-        ranges["thread"][rows],
+        end,
+        _join_threads(start, end, ranges["thread"][rows], channel),
         family[rows],
         np.full(len(rows), -1, np.int64),
-        naming.channel[name],
+        channel,
         start,
         np.zeros(len(rows), bool),
         np.zeros(len(rows), np.int8),
     )
+
+
+def _hold_meetings(end_ns: IntArray, channel: Int32Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Mark meetings, of rows in order of start, that hold another: the program's name of it around the library's.
+
+    The inner one tells when the rank really began to wait.
+    """
+    marked = np.zeros(len(channel), bool)
+    meetings = np.flatnonzero(channel >= 0)
+    outer, inner = meetings[:-1], meetings[1:]
+    marked[outer] = end_ns[inner] <= end_ns[outer]
+    return marked
+
+
+def _join_threads(start_ns: IntArray, end_ns: IntArray, thread: Int32Array, channel: Int32Array) -> Int32Array:
+    """Take threads of which only one has an open range at any time for one, in all or on one channel.
+
+    Gloo runs a call on the next free thread of a pool while the caller waits: which one it was tells nothing.
+    """
+    joined: Int32Array = thread.copy()
+    for rows in [channel == one for one in np.unique(channel[channel >= 0])] + [np.ones(len(channel), bool)]:
+        if (start_ns[rows][1:] >= end_ns[rows][:-1]).all():
+            joined[rows] = thread[rows][:1]
+    return joined
 
 
 def _base_name(demangled: str) -> str:

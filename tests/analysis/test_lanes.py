@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.lanes import FAMILY_CODE, Naming, add_replays, name_kernels, name_ranges, range_lane
+from dprankdiag.analysis.lanes import FAMILY_CODE, Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.catalog.kernels import load_kernels
 from dprankdiag.catalog.ranges import load_ranges
@@ -97,22 +97,44 @@ def test_copies_lie_between_the_kernels_as_work_without_a_key() -> None:
     assert found.key.tolist() == [0, -1, 0]
 
 
-def test_ranges_that_are_open_or_mean_nothing_are_no_rows() -> None:
+def mark(*rows: tuple[str, int, int, int], open_rows: tuple[int, ...] = ()) -> Lane:
+    """Make the lane of a process from its ranges: name, thread, start and end."""
     made = trace(1)
-    names = Names(range_names=("gloo:all_gather", "zzz"))
-    count = 3
+    names = list(dict.fromkeys(name for name, *_ in rows))
+    count = len(rows)
     made.tables["ranges"] = {
         "rank": np.zeros(count, np.int16),
-        "thread": np.ones(count, np.int32),
-        "start_ns": np.array([0, 10, 20], np.int64),
-        "end_ns": np.array([5, 15, 99], np.int64),
-        "name_id": np.array([0, 1, 0], np.int32),
+        "thread": np.array([row[1] for row in rows], np.int32),
+        "start_ns": np.array([row[2] for row in rows], np.int64),
+        "end_ns": np.array([row[3] for row in rows], np.int64),
+        "name_id": np.array([names.index(row[0]) for row in rows], np.int32),
         "domain_id": np.zeros(count, np.int32),
         "value": np.full(count, ABSENT_NS, np.int64),
-        "is_open": np.array([False, False, True]),
+        "is_open": np.isin(np.arange(count), open_rows),
     }
-    naming, _ = name_ranges(names, load_ranges())
-    found = range_lane(made, naming, 0)
+    naming, _ = name_ranges(Names(range_names=tuple(names)), load_ranges())
+    return range_lane(made, naming, 0)
+
+
+def test_a_meeting_on_whatever_thread_of_a_pool_is_on_the_thread_of_the_caller_that_waits() -> None:
+    calls = ("gloo:all_gather", 8, 5, 9), ("attention", 1, 9, 20), ("gloo:all_gather", 9, 20, 30)
+    assert mark(("attention", 1, 0, 5), *calls).stream.tolist() == [1, 1, 1, 1]
+    # One that runs beside other work is not waited for; the pool's threads are still one.
+    assert mark(("attention", 1, 0, 8), *calls).stream.tolist() == [1, 8, 1, 8]
+
+
+def test_threads_that_meet_at_the_same_time_stay_apart() -> None:
+    found = mark(("gloo:all_gather", 8, 0, 9), ("gloo:all_gather", 9, 5, 12))
+    assert found.stream.tolist() == [8, 9]
+
+
+def test_a_meeting_that_a_program_and_a_library_both_mark_is_the_librarys() -> None:
+    found = mark(("all_gather", 1, 0, 20), ("gloo:all_gather", 8, 4, 19), ("all_gather", 1, 30, 40))
+    assert found.start_ns.tolist() == [4, 30]
+
+
+def test_ranges_that_are_open_or_mean_nothing_are_no_rows() -> None:
+    found = mark(("gloo:all_gather", 1, 0, 5), ("zzz", 1, 10, 15), ("gloo:all_gather", 1, 20, 99), open_rows=(2,))
     assert found.start_ns.tolist() == [0]
     assert found.launch_ns is not None
     assert found.launch_ns.tolist() == [0]
