@@ -21,6 +21,9 @@ from dprankdiag.model.claims import Claim, Undo, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 from dprankdiag.units import format_ns, format_ratio
 
+LEAST_SHARE = 0.1
+"""Ranks that do less than this share of the mean are idle: what they would do with requests does not show in them."""
+
 ONSET_STEPS = 20
 """A change point counts as an onset with at least this many steps on each side (DESIGN 3)."""
 
@@ -109,8 +112,9 @@ def name_culprits(seen: Observations, standout: Standout) -> str:
 def even_out(values: FloatArray, standout: Standout) -> FloatArray:
     """Return the factor that spreads the work of the covered steps evenly, its sum conserved.
 
-    Over a run of steps every rank is brought to the mean level, its own samples kept; single steps are evened one by
-    one.
+    Over a run of steps the ranks that stand out are brought to the mean of the others, and all grow by what is taken
+    off them: by how much ranks differ anyhow, they go on to differ. Single steps are evened one by one, and so is a run
+    in which the others have next to nothing.
 
     Args:
         values: `(n_steps, n_ranks)` work, speed taken out.
@@ -121,7 +125,12 @@ def even_out(values: FloatArray, standout: Standout) -> FloatArray:
     factor = np.ones(values.shape)
     steps = standout.steps
     level = values[steps] if standout.is_burst else values[steps].mean(axis=0, keepdims=True)
-    factor[steps] = np.where(level > 0, level.mean(axis=1, keepdims=True) / np.maximum(level, 1e-9), 1.0)
+    target = np.broadcast_to(level.mean(axis=1, keepdims=True), level.shape)
+    rest = level[:, ~standout.mask]
+    if not standout.is_burst and rest.size and rest.mean() > LEAST_SHARE * level.mean():
+        target = np.where(standout.mask, rest.mean(), level)
+        target = target * (level.sum() / target.sum())
+    factor[steps] = np.where(level > 0, target / np.maximum(level, 1e-9), 1.0)
     return factor
 
 

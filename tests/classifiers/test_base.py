@@ -49,10 +49,19 @@ def test_evening_out_a_run_of_steps_conserves_its_work_and_leaves_each_rank_its_
     factor = even_out(values, found)
     evened = values * factor
     assert evened[10:50].sum() == pytest.approx(values[10:50].sum())
-    np.testing.assert_allclose(evened[10:50].mean(axis=0), np.full(RANKS, values[10:50].mean()))
+    others = np.arange(RANKS) != 3
+    before, after = values[10:50].mean(axis=0), evened[10:50].mean(axis=0)
+    np.testing.assert_allclose(after[others] / after[others].mean(), before[others] / before[others].mean())
+    assert after[3] == pytest.approx(after[others].mean())
     assert np.ptp(factor[10:50], axis=0).max() == pytest.approx(0)
     assert (factor[:10] == 1).all()
     assert (factor[50:] == 1).all()
+
+
+def test_ranks_that_do_next_to_nothing_are_brought_to_the_mean() -> None:
+    values, found = np.full((N, RANKS), 1.0), standout([3], slice(0, N))
+    values[:, 3] = 100.0
+    np.testing.assert_allclose(values * even_out(values, found), values.mean())
 
 
 def test_evening_out_single_steps_conserves_the_work_of_each() -> None:
