@@ -5,6 +5,7 @@ Live, one thread asks, judges and keeps; whoever draws only reads the last snaps
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from dprankdiag.pipelines.step_record import StepRecord
 from dprankdiag.pipelines.ticks import run_ticks
 from dprankdiag.pipelines.watch import Report, Watcher
 from dprankdiag.views.panels import take_group_rows
+
+YOUNG_OBJECTS = 50_000
+"""New objects before the youngest are looked through for garbage."""
 
 Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
 
@@ -117,6 +121,17 @@ def show_saved(
     return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps))
 
 
+def _rest_from_garbage() -> None:
+    """Look for cyclic garbage more rarely, and never among what was there before the first tick.
+
+    A tick of hundreds of ranks makes hundreds of thousands of small objects and drops them again: with the settings of
+    the interpreter all modules are walked through for garbage several times a tick.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+
+
 class LiveProvider:
     """Asks engines and judges them in a thread of its own, from `with` on.
 
@@ -193,6 +208,7 @@ class LiveProvider:
         )
 
     def _collect(self) -> None:
+        _rest_from_garbage()
         for _ in self._ticks():
             try:
                 self.tick()
