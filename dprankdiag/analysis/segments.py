@@ -114,7 +114,8 @@ def cut_segments(
         probe_keys: sorted keys of equal work.
         contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
-    host_ns, ahead_ns = _measure_launches(lane, arrival_ns)
+    rows = _find_edges(lane.start_ns, arrival_ns, "right")
+    host_ns, ahead_ns = _measure_launches(lane, rows)
     work = np.flatnonzero(IS_WORK[lane.family])
     own_end = lane.end_ns[work]
     begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
@@ -150,17 +151,19 @@ def cut_segments(
         _gather_bits(phase, edges),
         _count_between(lane.in_graph[work], edges),
         lane.launch_ns is not None,
-        *_find_idle(lane, arrival_ns, content),
+        *_find_idle(lane, arrival_ns, rows, content),
         ahead_ns,
     )
 
 
-def _find_idle(lane: Lane, arrival_ns: IntArray, content: IntArray) -> tuple[CountArray, CountArray]:
+def _find_idle(lane: Lane, arrival_ns: IntArray, edges: IntArray, content: IntArray) -> tuple[CountArray, CountArray]:
     """Find the time in which no row of the lane runs before each meeting, where it is usually longest (see `Segments`).
 
     Segments of equal content have it before the same row, so that a stall elsewhere is not taken for it.
+
+    Args:
+        edges: where each segment's rows begin, the last entry where they end.
     """
-    edges = _find_edges(lane.start_ns, arrival_ns, "right")
     filled = np.flatnonzero(edges[1:] > edges[:-1])
     first, until = np.zeros(len(arrival_ns), np.int32), np.zeros(len(arrival_ns), np.int32)
     if not len(filled):
@@ -192,20 +195,22 @@ def _narrow(values_ns: IntArray) -> CountArray:
     return np.clip(values_ns, -most, most).astype(np.int32)
 
 
-def _measure_launches(lane: Lane, arrival_ns: IntArray) -> tuple[IntArray, CountArray]:
+def _measure_launches(lane: Lane, edges: IntArray) -> tuple[IntArray, CountArray]:
     """Sum the gaps in which nothing runs and the next row's launch had not returned; and see how far launches lead.
+
+    Args:
+        edges: as of `_find_idle`.
 
     Returns:
         host_ns and ahead_ns of `Segments`.
     """
-    ahead = np.full(len(arrival_ns), np.iinfo(np.int32).max, np.int32)
+    ahead = np.full(len(edges) - 1, np.iinfo(np.int32).max, np.int32)
     if lane.launch_ns is None or not len(lane.start_ns):
-        return np.zeros(len(arrival_ns), np.int64), ahead
+        return np.zeros(len(ahead), np.int64), ahead
     ready = running_end(lane.end_ns)
     ready[0] = lane.start_ns[0]
     late = np.minimum(lane.launch_ns, lane.start_ns) - ready
     late[(lane.launch_ns == ABSENT_NS) | (late < 0)] = 0
-    edges = _find_edges(lane.start_ns, arrival_ns, "right")
     host = _sum_between(late, edges)
     filled = np.flatnonzero(edges[1:] > edges[:-1])
     if len(filled) and (lane.key >= 0).any():

@@ -52,3 +52,16 @@ def _target(fault: Fault, before: Array, after: Array, burst: Array) -> Array:
     if fault.kind == "host_burst":
         return burst
     return before if fault.before_gather else after
+
+
+def measure_slowness(world: World, steps: Array) -> tuple[Array, Array]:
+    """Give the factor on compute-bound and on memory-bound kernels: `(n, ranks)` each."""
+    compute = multiply_factors(world, ("uniform",), False)
+    memory = compute.copy()
+    for position, fault in enumerate(world.faults):
+        if fault.kind == "slow_gpu":
+            factor = np.where(fault_activity(world, position), fault.size, 1.0)
+            memory *= factor
+            if not fault.memory_only:
+                compute *= factor
+    return compute[steps], memory[steps]

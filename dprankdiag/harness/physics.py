@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.harness.activity import fault_activity, multiply_factors
+from dprankdiag.harness.activity import fault_activity, measure_slowness, multiply_factors
 from dprankdiag.harness.draws import WorldDraws, draw_kernels, draw_world
 from dprankdiag.harness.durations import Batches, Durations, HostCosts, Lane
 from dprankdiag.harness.events import Array
@@ -122,7 +122,7 @@ def _build_lane(world: World, kind: StepKind, steps: Array, draws: WorldDraws, l
     noise = draw_kernels(world, kind, len(steps), len(operations))
     work = np.empty(noise.work.shape, np.int64)
     blocks = np.empty(noise.work.shape, np.int64)
-    slow_compute, slow_memory = _slowness(world, steps)
+    slow_compute, slow_memory = measure_slowness(world, steps)
     for position, op in enumerate(operations):
         blocks[:, position] = _blocks(world, kind, op, steps, loads)
         if op.act == "meet":
@@ -165,19 +165,6 @@ def _scale(op: Operation, steps: Array, loads: Loads) -> Array:
 
 def _row_loads(loads: Loads) -> dict[str, Array]:
     return {"rows": loads.rows, "context": loads.context, "all_rows": loads.all_rows[:, None]}
-
-
-def _slowness(world: World, steps: Array) -> tuple[Array, Array]:
-    """Give the factor on compute-bound and on memory-bound kernels: `(steps, ranks)` each."""
-    compute = multiply_factors(world, ("uniform",), False)
-    memory = compute.copy()
-    for position, fault in enumerate(world.faults):
-        if fault.kind == "slow_gpu":
-            factor = np.where(fault_activity(world, position), fault.size, 1.0)
-            memory *= factor
-            if not fault.memory_only:
-                compute *= factor
-    return compute[steps], memory[steps]
 
 
 def _exit_lateness(world: World, op: Operation, steps: Array, loads: Loads) -> Array:

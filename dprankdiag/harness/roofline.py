@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dprankdiag.harness.activity import fault_activity, multiply_factors
+from dprankdiag.harness.activity import fault_activity, measure_slowness, multiply_factors
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.durations import Durations, HostCosts, Lane
 from dprankdiag.harness.events import Array
@@ -87,7 +87,7 @@ def _build_lane(site: Site, kind: StepKind, eager: bool, noise: ChipNoise) -> La
     operations = list_operations(world, site.model, kind, eager=eager)
     shape = (len(steps), len(operations), world.ranks)
     work, transfer, gap, call, blocks = (np.zeros(shape) for _ in range(5))
-    slow = _slowness(world, steps)
+    slow = measure_slowness(world, steps)
     for position, op in enumerate(operations):
         gap[:, position] = draw_gap(world, op)[steps]
         call[:, position] = _call_ns(site.chip, op, len(operations)) * draw_call(world, op)[steps]
@@ -192,19 +192,6 @@ def _call_ns(chip: Chip, op: Operation, operations: int) -> float:
     if op.in_graph:
         return 6 * chip.call_ns + 40.0 * operations
     return chip.call_ns * (1.4 if op.act in ("copy", "clear") else 1.0)
-
-
-def _slowness(world: World, steps: Array) -> tuple[Array, Array]:
-    """Give the factor on arithmetic and on memory: `(n, ranks)` each."""
-    compute = multiply_factors(world, ("uniform",), False)
-    memory = compute.copy()
-    for position, fault in enumerate(world.faults):
-        if fault.kind == "slow_gpu":
-            factor = np.where(fault_activity(world, position), fault.size, 1.0)
-            memory *= factor
-            if not fault.memory_only:
-                compute *= factor
-    return compute[steps], memory[steps]
 
 
 def _fabric(world: World, steps: Array) -> Array:
