@@ -152,8 +152,8 @@ def _join_streams(
     axis = _make_axis(telling, interval_s)
     values: dict[str, FloatArray] = {}
     for stream in telling:
-        for index, answer in enumerate(stream.answers):
-            _lay(values, answer, axis.place(stream, index), ranks, axis.count)
+        for answers, moments in _list_blocks(stream, axis.places[id(stream)]):
+            _lay(values, answers, moments, ranks, axis.count)
     restarted = _find_restarts(values, axis.count, len(ranks))
     wheres = {answer.where for stream in streams for answer in stream.answers}
     return Ledger(
@@ -284,15 +284,33 @@ def _thin(every: FloatArray, gap_s: float) -> FloatArray:
     return np.array(kept)
 
 
-def _lay(values: dict[str, FloatArray], answer: LedgerAnswer, moment: int, ranks: tuple[int, ...], count: int) -> None:
-    """Write an answer into the table; what an interface of higher standing told stays."""
-    columns = np.searchsorted(np.array(ranks), np.array(answer.ranks, np.int64))
-    for name, told in answer.values.items():
+def _list_blocks(stream: _Stream, moments: tuple[int, ...]) -> Iterator[tuple[Sequence[LedgerAnswer], tuple[int, ...]]]:
+    """List answers that can be laid at once: of the same ranks, no two at one moment."""
+    answers = stream.answers
+    if len(set(moments)) == len(moments) and all(answer.ranks == answers[0].ranks for answer in answers):
+        yield answers, moments
+    else:
+        yield from (([answer], (moment,)) for answer, moment in zip(answers, moments, strict=True))
+
+
+def _lay(
+    values: dict[str, FloatArray],
+    answers: Sequence[LedgerAnswer],
+    moments: tuple[int, ...],
+    ranks: tuple[int, ...],
+    count: int,
+) -> None:
+    """Write answers about the same ranks into the table; what an interface of higher standing told stays."""
+    columns = np.searchsorted(np.array(ranks), np.array(answers[0].ranks, np.int64))
+    for name in dict.fromkeys(name for answer in answers for name in answer.values):
         table = values.get(name)
         if table is None:
             table = values[name] = np.full((count, len(ranks)), np.nan)
-        open_ones = np.isnan(table[moment, columns]) & (np.abs(told) < MOST)
-        table[moment, columns[open_ones]] = told[open_ones]
+        telling = [place for place, answer in enumerate(answers) if name in answer.values]
+        told = np.array([answers[place].values[name] for place in telling])
+        where = np.ix_(np.array(moments)[telling], columns)
+        before = table[where]
+        table[where] = np.where(np.isnan(before) & (np.abs(told) < MOST), told, before)
 
 
 def _find_restarts(values: Mapping[str, FloatArray], count: int, n_ranks: int) -> BoolArray:

@@ -9,21 +9,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.model.ledgers import FloatArray
 
-Place = TypeVar("Place")
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_SERIES = 200_000
-"""Series remembered; 320 ranks of an engine with all switches on show 50 000."""
+Place = TypeVar("Place", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
+
+MOST_SERIES = 600_000
+"""Series remembered. One that is split by how many ranks computed a prefill alone comes to 200 000 on 320 ranks."""
+
+WHOLE = -1
+"""Part of a series that is not split into parts."""
 
 EOF = "# EOF"
 """Last line of a page that is known to be whole."""
 
 _IDENTITY = re.compile(r'[^\s{]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
+_NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +58,91 @@ class Page(Generic[Place]):
     """What a page tells.
 
     Attributes:
-        samples: (place, value) of the wanted series that have a number, in the page's order, duplicates dropped; NaN
-            where a series is told twice with values that differ.
-        names: of the engine's series, without prefix, wanted or not; in order of the first line of each.
+        places: where its samples belong, each once.
+        at: (sample) index into `places`; samples are those of wanted series that have a number, in the page's order,
+            duplicates dropped.
+        parts: (sample) which part of its place a sample is, `WHOLE` where it is not split.
+        values: (sample); NaN where a series is told twice with values that differ.
+        names: of the engine's series, without prefix, wanted or not.
         prefixes: spellings seen.
         last: place of the last line of the engine, whose series may lack lines; None where nobody reads it, or the
             page ends with `# EOF` and so is whole.
         warnings: lines and values passed over.
     """
 
-    samples: list[tuple[Place, float]]
-    names: tuple[str, ...]
+    places: Sequence[Place]
+    at: IntArray
+    parts: IntArray
+    values: FloatArray
+    names: frozenset[str]
     prefixes: frozenset[str]
     last: Place | None
     warnings: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[tuple[Place, float]]:
+        """Go through the samples one by one."""
+        return ((self.places[at], value) for at, value in zip(self.at.tolist(), self.values.tolist(), strict=True))
+
+    def split(self, tell: Callable[[Place], Key]) -> dict[Key, Page[Place]]:
+        """Part the samples by what is told of their places, in the order of each one's first sample."""
+        keys = [tell(place) for place in self.places]
+        index = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        number_of = np.array([index[key] for key in keys], np.int64)
+        numbers, first = np.unique(number_of[self.at], return_index=True)
+        every = list(index)
+        return {every[one]: self._take(number_of, one) for one in numbers[np.argsort(first)].tolist()}
+
+    def take_none(self) -> Page[Place]:
+        """Take no sample, for an engine of which the page tells beside them."""
+        return self._take(np.zeros(len(self.places), np.int64), 1)
+
+    def _take(self, number_of: IntArray, number: int) -> Page[Place]:
+        """Take the samples of the places that have a number."""
+        is_mine = number_of == number
+        mine = np.flatnonzero(is_mine)
+        here = is_mine[self.at]
+        return replace(
+            self,
+            places=[self.places[one] for one in mine.tolist()],
+            at=np.searchsorted(mine, self.at[here]),
+            parts=self.parts[here],
+            values=self.values[here],
+        )
+
+
+class _Known(Generic[Place]):
+    """The wanted series seen so far, each with a number; several threads read, and learn new ones.
+
+    Attributes:
+        numbers: identity → number.
+        places: where series belong, each place once.
+        spelled: prefix and name of series, each once.
+        facts: (3, number and room for more) indices into `places` (`_NOWHERE` where a series is of no use) and
+            `spelled`, and the part.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.places: list[Place] = []
+        self.spelled: list[tuple[str, str]] = []
+        self.facts: IntArray = np.zeros((3, 1024), np.int64)
+        self._place_index: dict[Place, int] = {}
+        self._spelled_index: dict[tuple[str, str], int] = {}
+        self._lock = Lock()
+
+    def add(self, identity: str, series: Series, told: tuple[Place, int] | None) -> int:
+        """Give a series its number."""
+        with self._lock:
+            if identity in self.numbers:
+                return self.numbers[identity]
+            number = len(self.numbers)
+            if number == self.facts.shape[1]:
+                self.facts = np.tile(self.facts, 2)
+            place = _NOWHERE if told is None else _find(told[0], self.places, self._place_index)
+            spelled = _find((series.prefix, series.name), self.spelled, self._spelled_index)
+            self.facts[:, number] = place, spelled, WHOLE if told is None else told[1]
+            self.numbers[identity] = number  # last: whoever finds the number finds the facts
+            return number
 
 
 class PageReader(Generic[Place]):
@@ -67,16 +151,16 @@ class PageReader(Generic[Place]):
     Args:
         prefixes: spellings of the engine's prefix.
         wanted: names of series, without prefix.
-        place: tells where a series belongs; None where it is of no use.
+        place: tells where a series belongs, and which part of that place it is; None where it is of no use.
     """
 
     def __init__(
-        self, prefixes: tuple[str, ...], wanted: frozenset[str], place: Callable[[Series], Place | None]
+        self, prefixes: tuple[str, ...], wanted: frozenset[str], place: Callable[[Series], tuple[Place, int] | None]
     ) -> None:
         self._prefixes = prefixes
         self._wanted = wanted
         self._place = place
-        self._known: dict[str, Place | None] = {}
+        self._known = _Known[Place]()
 
     def read(self, body: bytes, where: str) -> Page[Place]:
         """Read a page.
@@ -86,96 +170,165 @@ class PageReader(Generic[Place]):
             DamagedInput: it is no text.
         """
         lines, is_cut = _split(body, where)
-        scan = _Scan[Place](is_cut)
-        current, name, is_wanted = "", "", False
+        if len(self._known.numbers) >= MOST_SERIES:
+            self._known = _Known()
+        scan = _Scan(self._known, is_cut)
+        numbers, texts, find = scan.numbers, scan.texts, self._known.numbers.get
         for line in lines:
-            if not line.startswith(self._prefixes):
-                if not line.startswith('{"'):
-                    continue
-                line = _unquote(line)
-                if not line.startswith(self._prefixes):
-                    continue
-            brace = line.find("{")
-            spelled = line[:brace] if brace > 0 else line.split(None, 1)[0]
-            if spelled != current:
-                current, name = spelled, self._note(spelled, scan)
-                is_wanted = name in self._wanted
-            if is_wanted:
-                self._take(line, name, scan)
-        if not scan.names:
+            identity, _, text = line.rpartition(" ")
+            number = find(identity)
+            if number is not None:
+                numbers.append(number)
+                texts.append(text)
+            elif not line.startswith("#"):
+                self._take(line, scan)
+        page = scan.close(is_whole=EOF in lines[-1:])
+        if not page.names:
             raise InputError(f"holds no series of {self._prefixes[0].rstrip(':_')}", where=where, mend=_mend(lines))
-        return scan.close(is_wanted and EOF not in lines[-1:])
+        return page
 
-    def _note(self, spelled: str, scan: _Scan[Place]) -> str:
+    def _take(self, line: str, scan: _Scan[Place]) -> None:
+        """Take a line that is not known as it stands: of a new series or an unwanted one, or spelled in another way."""
+        if line.startswith('{"'):
+            line = _unquote(line)
+        if not line.startswith(self._prefixes):
+            return
+        brace = line.find("{")
+        spelled = line[:brace] if brace > 0 else line.split(None, 1)[0]
+        if spelled in scan.unwanted:
+            scan.note_unwanted()
+            return
         prefix = next(one for one in self._prefixes if spelled.startswith(one))
-        scan.prefixes.add(prefix)
         name = spelled[len(prefix) :]
-        scan.names[name] = None
-        return name
-
-    def _take(self, line: str, name: str, scan: _Scan[Place]) -> None:
-        identity, _, value = line.rpartition(" ")
-        try:
-            place = self._known[identity]
-        except KeyError:
-            identity, value = _divide(line)
-            place = self._learn(identity, name, scan)
-        if place is not None:
-            scan.add(identity, place, value)
-
-    def _learn(self, identity: str, name: str, scan: _Scan[Place]) -> Place | None:
-        if identity in self._known:
-            return self._known[identity]
-        labels = _parse_labels(identity)
-        if labels is None:
-            scan.skip("lines that are no sample")
-            return None
-        if len(self._known) >= MOST_SERIES:
-            self._known.clear()
-        prefix = next(one for one in self._prefixes if identity.startswith(one))
-        place = self._place(Series(name, prefix, labels))
-        self._known[identity] = place
-        return place
+        if name not in self._wanted:
+            scan.unwanted[spelled] = (prefix, name)
+            scan.note_unwanted()
+            return
+        scan.note_wanted(prefix, name)
+        identity, value = _divide(line)
+        number = scan.known.numbers.get(identity)
+        if number is None:
+            labels = _parse_labels(identity)
+            if labels is None:
+                scan.skip("lines that are no sample")
+                return
+            series = Series(name, prefix, labels)
+            number = scan.known.add(identity, series, self._place(series))
+        scan.numbers.append(number)
+        scan.texts.append(value)
 
 
 class _Scan(Generic[Place]):
-    """What was found so far on one page."""
+    """What was found so far on one page.
 
-    def __init__(self, is_cut: bool) -> None:
-        self.values: dict[str, tuple[Place, float]] = {}
-        self.torn: set[str] = set()
-        self.names: dict[str, None] = {}
-        self.prefixes: set[str] = set()
-        self.skipped: dict[str, int] = {"last lines cut short": 1} if is_cut else {}
+    Attributes:
+        numbers: of the series of the samples, in the page's order.
+        texts: their values as they stand.
+        unwanted: series nobody reads: how they are spelled → prefix and name.
+    """
 
-    def skip(self, what: str) -> None:
-        self.skipped[what] = self.skipped.get(what, 0) + 1
+    def __init__(self, known: _Known[Place], is_cut: bool) -> None:
+        self.known = known
+        self.numbers: list[int] = []
+        self.texts: list[str] = []
+        self.unwanted: dict[str, tuple[str, str]] = {}
+        self._spelled: set[tuple[str, str]] = set()
+        self._unwanted_after = -1
+        self._skipped: dict[str, int] = {"last lines cut short": 1} if is_cut else {}
 
-    def add(self, identity: str, place: Place, text: str) -> None:
+    def note_unwanted(self) -> None:
+        """Note that the engine's last line so far is one that nobody reads."""
+        self._unwanted_after = len(self.numbers)
+
+    def note_wanted(self, prefix: str, name: str) -> None:
+        """Note the series of a line that is wanted, and not known as it stands."""
+        self._spelled.add((prefix, name))
+        self._unwanted_after = -1
+
+    def skip(self, what: str, count: int = 1) -> None:
+        """Count what is passed over."""
+        if count:
+            self._skipped[what] = self._skipped.get(what, 0) + count
+
+    def close(self, *, is_whole: bool) -> Page[Place]:
+        """Read the values, and gather what the page tells."""
+        every = np.array(self.numbers, np.int64)
+        place, spelled, part = self.known.facts[:, every]
+        told = {
+            *self._spelled,
+            *self.unwanted.values(),
+            *(self.known.spelled[one] for one in np.unique(spelled).tolist()),
+        }
+        useful = place != _NOWHERE
+        kept, values = self._settle(every[useful], list(compress(self.texts, useful)))
+        at, parts = place[useful][kept], part[useful][kept]
+        mine, index = np.unique(at, return_inverse=True)
+        ends_wanted = self._unwanted_after != len(self.numbers) and len(at) > 0 and not is_whole
+        return Page(
+            places=[self.known.places[one] for one in mine.tolist()],
+            at=index.astype(np.int64),
+            parts=parts,
+            values=values,
+            names=frozenset(name for _, name in told),
+            prefixes=frozenset(prefix for prefix, _ in told),
+            last=self.known.places[int(at[-1])] if ends_wanted else None,
+            warnings=tuple(f"passed over: {count} {what}" for what, count in self._skipped.items()),
+        )
+
+    def _settle(self, numbers: IntArray, texts: list[str]) -> tuple[IntArray, FloatArray]:
+        """Read the values of samples; gives the samples that count, and their values."""
         try:
-            value = float(text)
+            values = np.array(list(map(float, texts)), np.float64)
+            is_number = np.ones(len(texts), bool)
         except ValueError:
-            self.skip("values that are no number")
-            return
-        if identity in self.torn:
-            return
-        told = self.values.get(identity)
-        if told is not None and told[1] != value:
-            self.skip("series told twice, with values that differ")
-            self.torn.add(identity)
-            self.values[identity] = (place, math.nan)
-        elif told is not None:
-            self.skip("series told twice")
-        elif math.isfinite(value):
-            self.values[identity] = (place, value)
-        elif math.isinf(value):
-            self.skip("infinite values")
+            read = [_read_number(text) for text in texts]
+            is_number = np.array([value is not None for value in read], bool)
+            values = np.array([math.nan if value is None else value for value in read], np.float64)
+            self.skip("values that are no number", int((~is_number).sum()))
+        if len(np.unique(numbers)) < len(numbers):
+            return self._settle_doubles(numbers, values, is_number)
+        self.skip("infinite values", int(np.isinf(values).sum()))
+        kept = np.flatnonzero(np.isfinite(values))
+        return kept, values[kept]
 
-    def close(self, ends_wanted: bool) -> Page[Place]:
-        warnings = tuple(f"passed over: {count} {what}" for what, count in self.skipped.items())
-        samples = list(self.values.values())
-        last = samples[-1][0] if samples and ends_wanted else None
-        return Page(samples, tuple(self.names), frozenset(self.prefixes), last, warnings)
+    def _settle_doubles(
+        self, numbers: IntArray, values: FloatArray, is_number: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> tuple[IntArray, FloatArray]:
+        """Settle what a page means on which some series stand more than once."""
+        told: dict[int, tuple[int, float]] = {}
+        torn: set[int] = set()
+        for place in np.flatnonzero(is_number).tolist():
+            number, value = int(numbers[place]), float(values[place])
+            first = told.get(number)
+            if number in torn:
+                continue
+            if first is not None and first[1] != value:
+                self.skip("series told twice, with values that differ")
+                torn.add(number)
+                told[number] = (first[0], math.nan)
+            elif first is not None:
+                self.skip("series told twice")
+            elif math.isfinite(value):
+                told[number] = (place, value)
+            elif math.isinf(value):
+                self.skip("infinite values")
+        kept = np.array([place for place, _ in told.values()], np.int64)
+        return kept, np.array([value for _, value in told.values()], np.float64)
+
+
+def _find(item: Item, items: list[Item], index: dict[Item, int]) -> int:
+    """Find an item among those that are kept once; a new one is added."""
+    found = index.setdefault(item, len(items))
+    if found == len(items):
+        items.append(item)
+    return found
+
+
+def _read_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _split(body: bytes, where: str) -> tuple[list[str], bool]:
@@ -186,7 +339,7 @@ def _split(body: bytes, where: str) -> tuple[list[str], bool]:
         if error.end < len(body) or error.reason != "unexpected end of data":
             raise DamagedInput("expected UTF-8 text", where=where) from error
         text = body[: error.start].decode("utf-8")
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = (text.replace("\r\n", "\n") if "\r" in text else text).split("\n")
     return lines[:-1], bool(lines[-1])
 
 

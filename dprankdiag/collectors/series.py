@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from dprankdiag.catalog.engine_series import SeriesRow, by_name
+from dprankdiag.collectors.exposition import WHOLE, Page
 from dprankdiag.model.ledgers import FloatArray
 
 Group: TypeAlias = tuple[str | None, str | None]
@@ -27,7 +28,6 @@ class Place:
         name: of the series, without prefix.
         rank: None where it carries no rank label.
         rows: of the catalogue that read it; empty where another row of the same name does, for another label.
-        prefilling: number of ranks that computed a prefill, of series that are split by it.
         told: labels that say something of the engine's configuration.
     """
 
@@ -36,7 +36,6 @@ class Place:
     rank: int | None
     copy: Copy
     rows: tuple[int, ...]
-    prefilling: int | None = None
     told: tuple[tuple[str, str], ...] = ()
 
 
@@ -80,15 +79,12 @@ class PageEnd:
         return rank == self.last_rank or not self.by_rank
 
 
-def find_end(samples: Sequence[tuple[Place, float]], last: Place | None) -> PageEnd:
-    """Find the series that a page ends with.
-
-    Args:
-        last: place of the last line; None where it is known that none is missing after it.
-    """
+def find_end(page: Page[Place]) -> PageEnd:
+    """Find the series that a page ends with; of one group of it the lines of that group."""
+    last = page.last
     if last is None:
         return PageEnd()
-    ranks = [place.rank for place, _ in samples if place.name == last.name and place.rank is not None]
+    ranks = [place.rank for place, _ in page if place.name == last.name and place.rank is not None]
     runs = [rank for rank, before in zip(ranks, [None, *ranks], strict=False) if rank != before]
     return PageEnd(last.name, Counter(ranks), last.rank, len(runs) == len(set(runs)))
 
@@ -105,23 +101,32 @@ class SeriesTable:
         """Find the rows that read a series."""
         return tuple(row.index for row in self.named.get(name, ()) if row.takes(labels))
 
-    def gather(self, samples: Iterable[tuple[Place, float]], n_ranks: int) -> dict[int, dict[Copy, RankSamples]]:
+    def gather(self, page: Page[Place], n_ranks: int) -> dict[int, dict[Copy, RankSamples]]:
         """Gather the samples of one group by rank and process.
 
         Args:
-            n_ranks: of the whole engine; steps in which all of them computed a prefill are left out of series that are
-                split by it, and so are those in which none did.
+            n_ranks: of the whole engine. Parts of a series are the ranks that computed a prefill in a step: steps in
+                which all of them did are left out, and so are those in which none did.
         """
+        counts = (page.parts == WHOLE) | ((page.parts > 0) & (page.parts < n_ranks))
+        at, values = page.at[counts], page.values[counts]
+        sums = np.bincount(at, values, minlength=len(page.places)).tolist()
+        position = np.full(len(page.places), -1)
+        position[at] = np.arange(len(at))
         gathered: dict[int, dict[Copy, RankSamples]] = {}
-        for place, value in samples:
+        for number in np.argsort(position, kind="stable").tolist():
+            place = page.places[number]
             if place.rank is None:
                 continue
             mine = gathered.setdefault(place.rank, {}).setdefault(place.copy, RankSamples())
             mine.names.add(place.name)
-            if place.prefilling is not None and not 0 < place.prefilling < n_ranks:
+            if position[number] < 0:
                 continue
             for row in place.rows:
-                mine.values[row] = mine.values.get(row, 0.0) + value if self.rows[row].sums else value
+                is_sum = self.rows[row].sums
+                mine.values[row] = (
+                    mine.values.get(row, 0.0) + sums[number] if is_sum else float(values[position[number]])
+                )
         return gathered
 
     def read(self, ranks: Mapping[int, RankSamples], end: PageEnd) -> dict[str, FloatArray]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.decoding import decode_json, read_stamp_ns
-from dprankdiag.collectors.exposition import PageReader, Series
+from dprankdiag.collectors.exposition import WHOLE, PageReader, Series
 from dprankdiag.collectors.load_rows import flatten_load, read_loads, read_role
 from dprankdiag.collectors.series import read_rank
 from dprankdiag.errors import InputError
@@ -66,7 +66,7 @@ class SglangLoads:
     def _parse_page(self, body: bytes, where: str, taken_ns: int | None) -> LedgerAnswer:
         page = self._reader.read(body, where)
         by_rank: dict[int, dict[str, float]] = {}
-        for (rank, name), value in page.samples:
+        for (rank, name), value in page:
             by_rank.setdefault(rank, {})[name] = value
         if not by_rank:
             raise InputError("expected an answer of /v1/loads; no series has the label dp_rank alone", where=where)
@@ -111,9 +111,9 @@ class SglangGetLoad:
         )
 
 
-def _place(series: Series) -> tuple[int, str] | None:
+def _place(series: Series) -> tuple[tuple[int, str], int] | None:
     rank = read_rank(series.labels.get("dp_rank"))
-    return (rank, series.name) if rank is not None and len(series.labels) == 1 else None
+    return ((rank, series.name), WHOLE) if rank is not None and len(series.labels) == 1 else None
 
 
 def _is_load(load: Any) -> bool:

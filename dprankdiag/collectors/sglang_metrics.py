@@ -10,13 +10,13 @@ Source: sglang 0.5.23 and 0.5.9; labels and gates differ by release, names are r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dprankdiag.catalog.engine_series import load_series
-from dprankdiag.collectors.exposition import Page, PageReader, Series
+from dprankdiag.collectors.exposition import WHOLE, Page, PageReader, Series
 from dprankdiag.collectors.series import Copy, Group, Place, RankSamples, SeriesTable, find_end, read_rank
 from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import Fact, FloatArray, LedgerAnswer, Role
@@ -24,6 +24,7 @@ from dprankdiag.model.ledgers import Fact, FloatArray, LedgerAnswer, Role
 PREFIXES = ("sglang:", "sglang_")
 ROLES: Mapping[str | None, Role] = {"unified": "unified", "prefill": "prefill", "decode": "decode"}
 SPLIT_BY_PREFILL = "num_prefill_ranks"
+NOBODY: Group = (None, None)
 HEAT_MAP = "eplb_gpu_physical_count_bucket"
 BALANCEDNESS = ("eplb_balancedness_sum", "eplb_balancedness_count")
 
@@ -53,50 +54,46 @@ class SglangMetrics:
     def parse(self, body: bytes, where: str, taken_ns: int | None = None) -> tuple[LedgerAnswer, ...]:
         """Turn a page into one answer for each model and role; see `Collector.parse`."""
         page = self._reader.read(body, where)
-        groups: dict[Group, list[tuple[Place, float]]] = {}
-        for place, value in page.samples:
-            groups.setdefault(place.group, []).append((place, value))
-        heat = [(place, value) for place, value in groups.pop((None, None), []) if place.name == HEAT_MAP]
+        groups = page.split(lambda place: place.group)
+        heat = groups.pop(NOBODY, None)
         if not groups:
-            _refuse(page, where, bool(heat))
-            groups = {(None, None): []}
-        experts, warnings = _read_heat(heat) if len(groups) == 1 else (None, ())
-        return tuple(
-            self._answer(group, samples, page, where, taken_ns, experts, warnings) for group, samples in groups.items()
-        )
+            _refuse(page, where, heat is not None)
+            groups = {NOBODY: page.take_none()}
+        experts, warnings = _read_heat(heat) if heat is not None and len(groups) == 1 else (None, ())
+        return tuple(self._answer(group, mine, where, taken_ns, experts, warnings) for group, mine in groups.items())
 
-    def _place(self, series: Series) -> Place | None:
+    def _place(self, series: Series) -> tuple[Place, int] | None:
         labels = series.labels
         if labels.get("priority"):
             return None
         if series.name == HEAT_MAP:
             bound = labels.get("le", "")
-            return Place(HEAT_MAP, (None, None), read_rank(labels.get("layer")), (_read_bound(bound), 0), ())
+            return Place(HEAT_MAP, NOBODY, read_rank(labels.get("layer")), (_read_bound(bound), 0), ()), WHOLE
         if "model_name" not in labels:
             return None
-        return Place(
+        prefilling = read_rank(labels.get(SPLIT_BY_PREFILL))
+        place = Place(
             name=series.name,
             group=(labels["model_name"], labels.get("engine_type")),
             rank=None if series.name in BALANCEDNESS else read_rank(labels.get("dp_rank")),
             copy=(read_rank(labels.get("pp_rank")) or 0, read_rank(labels.get("tp_rank")) or 0),
             rows=self._table.find_rows(series.name, labels),
-            prefilling=read_rank(labels.get(SPLIT_BY_PREFILL)),
         )
+        return place, WHOLE if prefilling is None else prefilling
 
     def _answer(
         self,
         group: Group,
-        samples: Sequence[tuple[Place, float]],
         page: Page[Place],
         where: str,
         taken_ns: int | None,
         experts: FloatArray | None,
         warnings: tuple[str, ...],
     ) -> LedgerAnswer:
-        gathered = self._table.gather(samples, _count_ranks(samples))
+        gathered = self._table.gather(page, _count_ranks(page))
         ranks = _pick_speakers(gathered)
-        values = self._table.read(ranks, find_end(samples, page.last))
-        lost = {place.name for place, _ in samples if place.rank is None} - {*BALANCEDNESS}
+        values = self._table.read(ranks, find_end(page))
+        lost = {place.name for place in page.places if place.rank is None} - {*BALANCEDNESS}
         if ranks and lost:
             warnings = (*warnings, f"{len(lost)} series of some processes carry no dp_rank and were passed over")
         if away := sorted(set(gathered) - set(ranks)):
@@ -111,7 +108,7 @@ class SglangMetrics:
             ranks=tuple(ranks),
             values=values,
             expert_tokens=experts,
-            facts=_read_facts(page, samples, gathered, values),
+            facts=_read_facts(page, gathered, values),
             unlabelled=not ranks and bool(lost),
             warnings=(*page.warnings, *warnings),
         )
@@ -128,22 +125,21 @@ def _pick_speakers(gathered: Mapping[int, Mapping[Copy, RankSamples]]) -> dict[i
     return {rank: gathered[rank][first[rank]] for rank in sorted(gathered) if first[rank][1] in (0, rank * width)}
 
 
-def _count_ranks(samples: Sequence[tuple[Place, float]]) -> int:
+def _count_ranks(page: Page[Place]) -> int:
     """Count the ranks of the engine, of which a page shows those of one node."""
-    highest = max((place.rank for place, _ in samples if place.rank is not None), default=-1)
-    return max(highest + 1, *(place.prefilling or 0 for place, _ in samples), 0)
+    highest = max((place.rank for place in page.places if place.rank is not None), default=-1)
+    return max(highest + 1, int(page.parts.max(initial=0)))
 
 
 def _read_facts(
     page: Page[Place],
-    samples: Sequence[tuple[Place, float]],
     gathered: Mapping[int, Mapping[Copy, RankSamples]],
     values: Mapping[str, FloatArray],
 ) -> dict[str, Fact]:
     facts: dict[str, Fact] = {gate: not set(names).isdisjoint(page.names) for gate, names in GATES.items()}
     spelled = sorted(page.prefixes)
     facts["spelling"] = "both" if len(spelled) > 1 else "colon" if spelled[0].endswith(":") else "underscore"
-    copies = [place.copy for place, _ in samples]
+    copies = [place.copy for place in page.places]
     facts["pp_size_seen"] = len({stage for stage, _ in copies}) or 1
     facts["tp_ranks_seen"] = len({tensor for _, tensor in copies})
     facts["copies_per_rank"] = max((len(one) for one in gathered.values()), default=0)
@@ -151,7 +147,7 @@ def _read_facts(
         steps = [values[name] for name in ("active_steps", "idle_steps") if name in values]
         facts["dp_attention_steps_seen"] = any(bool(np.nansum(one) > 0) for one in steps)
     for name in BALANCEDNESS:
-        told = [value for place, value in samples if place.name == name]
+        told = [value for place, value in page if place.name == name] if name in page.names else []
         if told:
             facts[name] = float(sum(told))
     return facts
@@ -174,13 +170,13 @@ def _read_bound(text: str) -> int:
     return int(bound) if 0 <= bound < 1e6 else -1
 
 
-def _read_heat(samples: Sequence[tuple[Place, float]]) -> tuple[FloatArray | None, tuple[str, ...]]:
+def _read_heat(page: Page[Place]) -> tuple[FloatArray | None, tuple[str, ...]]:
     """Read tokens by layer and GPU out of a histogram whose buckets are GPUs.
 
     Source: sglang 0.5.23 (`eplb_gpu_physical_count`: tokens of GPU i = bucket i less bucket i - 1).
     """
     layers: dict[int, dict[int, float]] = {}
-    for place, value in samples:
+    for place, value in page:
         if place.rank is not None and place.copy[0] >= 0:
             layers.setdefault(place.rank, {})[place.copy[0]] = value
     if not layers:

@@ -9,12 +9,12 @@ Source: vllm 0.33.0, 0.22.1, 0.11.2; names are rows of `engine_series.toml`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from dprankdiag.catalog.engine_series import load_series
-from dprankdiag.collectors.exposition import Page, PageReader, Series
+from dprankdiag.collectors.exposition import WHOLE, Page, PageReader, Series
 from dprankdiag.collectors.series import Group, Place, SeriesTable, find_end, read_rank
 from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import Fact, LedgerAnswer
@@ -38,44 +38,43 @@ class VllmMetrics:
     def parse(self, body: bytes, where: str, taken_ns: int | None = None) -> tuple[LedgerAnswer, ...]:
         """Turn a page into one answer for each model and replica; see `Collector.parse`."""
         page = self._reader.read(body, where)
-        configs = {place.rank: dict(place.told) for place, _ in page.samples if place.name == CONFIG}
-        groups: dict[Group, list[tuple[Place, float]]] = {}
-        for place, value in page.samples:
-            if place.name != CONFIG:
-                groups.setdefault(place.group, []).append((place, value))
+        configs = {place.rank: dict(place.told) for place, _ in page if place.name == CONFIG}
+        groups = page.split(lambda place: None if place.name == CONFIG else place.group)
+        groups.pop(None, None)
         if not groups:
             raise InputError(
                 "holds no series of a vLLM engine", where=where, mend="start it without --disable-log-stats"
             )
         is_shared = b"\nprocess_" not in body and b"_created{" not in body
         return tuple(
-            self._answer(group, samples, page, where, taken_ns, configs, is_shared) for group, samples in groups.items()
+            self._answer(group, mine, where, taken_ns, configs, is_shared)
+            for group, mine in groups.items()
+            if group is not None
         )
 
-    def _place(self, series: Series) -> Place | None:
+    def _place(self, series: Series) -> tuple[Place, int] | None:
         labels = series.labels
         rank = read_rank(labels.get("engine"))
         if series.name == CONFIG:
             told = tuple((name, labels[name]) for name in TOLD if name in labels)
-            return Place(CONFIG, (None, None), rank, (0, 0), (), told=told)
+            return Place(CONFIG, (None, None), rank, (0, 0), (), told), WHOLE
         if "model_name" not in labels:
             return None
         group = (labels["model_name"], labels.get("ReplicaId"))
-        return Place(series.name, group, rank, (0, 0), self._table.find_rows(series.name, labels))
+        return Place(series.name, group, rank, (0, 0), self._table.find_rows(series.name, labels)), WHOLE
 
     def _answer(
         self,
         group: Group,
-        samples: Sequence[tuple[Place, float]],
         page: Page[Place],
         where: str,
         taken_ns: int | None,
         configs: Mapping[int | None, Mapping[str, str]],
         is_shared: bool,
     ) -> LedgerAnswer:
-        gathered = self._table.gather(samples, 0)
+        gathered = self._table.gather(page, 0)
         ranks = {rank: gathered[rank][0, 0] for rank in sorted(gathered)}
-        values = self._table.read(ranks, find_end(samples, page.last))
+        values = self._table.read(ranks, find_end(page))
         capacity = np.array([_read_capacity(configs.get(rank, {})) for rank in ranks])
         if not np.isnan(capacity).all():
             values["capacity_tokens"] = capacity

@@ -124,6 +124,9 @@ class Poller:
         self._late: list[Future[Answers]] = []
         self._collectors: dict[type[Collector], Collector] = {}
         self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, 4 * len(self._targets) + len(self._servers) + 1), "poll")
+        # Pages are taken apart one after the other, in one thread: the interpreter does no two at once, and each thread
+        # would keep memory for the largest page it has seen.
+        self._parsing = ThreadPoolExecutor(1, "parse")
 
     def __enter__(self) -> Poller:
         """Take part in a `with`."""
@@ -136,6 +139,7 @@ class Poller:
     def close(self) -> None:
         """Close all connections."""
         self._pool.shutdown(cancel_futures=True)
+        self._parsing.shutdown()
         self._fetcher.close()
         for stream in self._streams:
             stream.close()
@@ -258,7 +262,8 @@ class Poller:
             return reply
         where = hide_credentials(f"{target.base}{collector.path}")
         try:
-            answers = collector.parse(_mark_end(collector, reply.body), where, reply.received_ns)
+            body = _mark_end(collector, reply.body)
+            answers = self._parsing.submit(collector.parse, body, where, reply.received_ns).result()
         except InputError as error:
             return NoData(collector.interface, where, reply.received_ns, error.what)
         # One clock for all interfaces and targets: stamps in the bodies are of the engines' hosts.
