@@ -90,6 +90,26 @@ def test_calls_that_do_not_wait_are_local_and_blame_nobody() -> None:
     assert refusal.is_local
 
 
+def test_calls_that_a_slow_fabric_makes_longer_for_a_while_still_wait() -> None:
+    arrival = arrive(300, 8, spread_ns=2_000)
+    arrival[100:200] = arrival[100:200].min(axis=1, keepdims=True) + (arrival[100:200] % 700)
+    transfer = np.full(300, 6_000)
+    transfer[100:200] = 60_000
+    (found,), refusal = match_channel(channel(to_calls(arrival, meet(arrival, transfer))))
+    assert refusal is None
+    assert found.waits.all()
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_calls_that_the_last_to_come_leaves_late_still_wait(ranks: int) -> None:
+    arrival = arrive(300, ranks, spread_ns=2_000, period_ns=900_000)
+    late = np.zeros_like(arrival)
+    late[::7, 1] = 150_000
+    found, refusal = match_channel(channel(to_calls(arrival + late, meet(arrival + late, exit_ns=late))))
+    assert refusal is None
+    assert found[0].ranks == tuple(range(ranks))
+
+
 def test_one_rank_that_does_not_block_among_others_that_do_is_given_no_wait() -> None:
     arrival = arrive(300, 4, spread_ns=14_000)
     end = meet(arrival)

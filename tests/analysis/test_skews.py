@@ -10,6 +10,7 @@ import pytest
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews
 from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.transfers import find_transfer_shifts
 from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, on, on_steps, run_grid
 
 N = 60
@@ -184,6 +185,36 @@ def test_transfers_longer_in_a_run_of_steps_are_a_shift() -> None:
     assert stand_out(found) == {"transfer"}
     assert np.flatnonzero(found.transfer[0].steps).tolist() == list(range(20, 40))
     assert found.transfer[0].ratio == pytest.approx(3, abs=0.1)
+
+
+def draw_transfers(steps: int, long: slice, factor: float, seed: int = 0) -> Array:
+    random = np.random.default_rng([seed, 5])
+    transfer = 16_000 * np.exp(0.03 * random.standard_normal((steps, 6, 1)))
+    transfer[long] *= factor
+    # One meeting in fifty takes far longer, as real ones do.
+    return np.asarray((transfer * np.where(random.random(transfer.shape) < 0.02, 4.0, 1.0)).round())
+
+
+@pytest.mark.parametrize(
+    ("steps", "long"), [(9, slice(4, 9)), (12, slice(4, 8)), (15, slice(5, 10)), (15, slice(0, 5))]
+)
+def test_transfers_longer_in_a_run_of_few_steps_are_a_shift(steps: int, long: slice) -> None:
+    found = measure_skews(observe_steps(steps, transfer=draw_transfers(steps, long, 3.0)))
+    assert stand_out(found) == {"transfer"}
+    assert np.flatnonzero(found.transfer[0].steps).tolist() == list(range(steps))[long]
+    assert found.transfer[0].ratio == pytest.approx(3, abs=0.2)
+
+
+@pytest.mark.parametrize("steps", [8, 11, 15])
+def test_few_steps_of_even_transfers_show_no_shift(steps: int) -> None:
+    even = [observe_steps(steps, transfer=draw_transfers(steps, slice(0), 1.0, seed), seed=seed) for seed in range(40)]
+    assert [len(find_transfer_shifts(seen, seen.median_step_ns)) for seen in even] == [0] * 40
+
+
+def test_transfers_that_grow_step_by_step_are_no_shift_of_few_steps() -> None:
+    transfer = draw_transfers(12, slice(0), 1.0) * np.linspace(1, 1.5, 12)[:, None, None]
+    seen = observe_steps(12, transfer=transfer.round())
+    assert find_transfer_shifts(seen, seen.median_step_ns) == []
 
 
 def test_transfers_long_throughout_shift_nowhere() -> None:
