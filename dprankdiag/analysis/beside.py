@@ -66,15 +66,7 @@ def relate_calls(
     n_positions = segment.shape[1]
     index = begin[:, 0, None] + np.arange(n_positions)[None, :]
     event = lead.event[index[0]]
-    calls = {
-        (int(lead.set_id[row]), int(lead.row[row])): position
-        for position, row in enumerate(index[0])
-        if event[position] != JOIN
-    }
-    partner = np.full(n_positions, -1, np.int64)
-    for position in np.flatnonzero(event == JOIN).tolist():
-        row = index[0, position]
-        partner[position] = calls.get((int(lead.set_id[row]) - n_sets, int(lead.row[row])), -1)
+    partner = find_partners(lead, index[0], n_sets)
     forks = np.flatnonzero(event == FORK)
     previous = np.full(n_positions, -1, np.int64)
     lag = np.zeros((len(begin), n_positions, len(participations)), np.int64)
@@ -101,6 +93,26 @@ def relate_calls(
     halved = np.array([item.halves is not None for item in sets])
     receives = (event == JOIN) & halved[lead.set_id[index[0]] % n_sets]
     return Beside(event, partner, previous, outer, lag, np.where(beside > 0, burden, 0.0), beside, behind, receives)
+
+
+def find_partners(lead: Participation, events: IntArray, n_sets: int) -> IntArray:
+    """Find for every join of a step the position of its call, -1 where that lies in an earlier step or there is none.
+
+    Args:
+        lead: any member; `events`: its events of one step, `(n_positions,)`.
+        n_sets: see `Participation.set_id`.
+    """
+    event = lead.event[events]
+    calls = {
+        (int(lead.set_id[row]), int(lead.row[row])): position
+        for position, row in enumerate(events.tolist())
+        if event[position] != JOIN
+    }
+    partner = np.full(len(events), -1, np.int64)
+    for position in np.flatnonzero(event == JOIN).tolist():
+        row = events[position]
+        partner[position] = calls.get((int(lead.set_id[row]) - n_sets, int(lead.row[row])), -1)
+    return partner
 
 
 def _queue(participations: Sequence[Participation], begin: IntArray, earlier: int, position: int) -> bool:

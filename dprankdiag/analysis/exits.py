@@ -11,7 +11,7 @@ from dprankdiag.analysis.grid import Leave, StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import EP_FAMILIES, Skews
 from dprankdiag.analysis.standouts import Standout
-from dprankdiag.analysis.statistics import FloatArray, robust_sd
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
 
 FEWEST_MEETINGS = 8
 CLEARLY = 0.8
@@ -100,9 +100,34 @@ def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:
     ranks = np.flatnonzero(standout.mask)
     late = {}
     for operation in {leave.operation for leave in grid.leaves}:
-        positions = [leave.position for leave in grid.leaves if leave.operation == operation]
-        late[operation] = float(grid.exit[:, positions][:, :, ranks].mean())
+        mine = [leave for leave in grid.leaves if leave.operation == operation]
+        own = [grid.exit[:, leave.position][:, ranks].mean() for leave in mine]
+        whole = [_late_as_a_group(grid, leave, standout.mask) for leave in mine]
+        late[operation] = float(np.mean(own) + np.mean(whole))
     return late
+
+
+def _late_as_a_group(grid: StepGrid, leave: Leave, mask: BoolArray) -> float:
+    """Return how much longer than those of other groups the transfers last in groups that are late as a whole, ns.
+
+    There nobody leaves later than the others; each group tells it on its own clocks. Mean over all ranks of the mask.
+    """
+    whole, others = part_groups(grid, leave, mask)
+    if not whole.any() or not others.any():
+        return 0.0
+    lasts = np.median(grid.transfer[:, leave.call], axis=0)
+    excess = lasts[whole] - np.median(lasts[others])
+    return float(np.maximum(excess, 0.0).sum() / mask.sum())
+
+
+def part_groups(grid: StepGrid, leave: Leave, mask: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Mark the ranks in groups of a meeting that lie wholly in a mask, and those in groups without any rank of it."""
+    group = grid.group[leave.call]
+    if leave.call < 0:
+        return np.zeros_like(mask), np.zeros_like(mask)
+    whole = np.array([bool(mask[group == own].all()) for own in group])
+    none = np.array([not mask[group == own].any() for own in group])
+    return whole, none
 
 
 def _observed_steps(seen: Observations, standout: Standout) -> StepGrid:

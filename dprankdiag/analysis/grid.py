@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dprankdiag.analysis.beside import Beside, relate_calls
+from dprankdiag.analysis.beside import Beside, find_partners, relate_calls
 from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.kinds import join_rare
@@ -185,7 +185,7 @@ def build_grids(
     Returns:
         The grids, largest first, and how many complete steps were left out because their kind is rare or broken.
     """
-    begin, stop = bound_steps(cut, position)
+    begin, stop = (_pass_joins(participations, edge) for edge in bound_steps(cut, position))
     kinds: dict[tuple[object, ...], list[int]] = {}
     length = stop - begin
     phases = _name_phases(segments, begin, stop)
@@ -211,6 +211,20 @@ def build_grids(
         grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, left_out
+
+
+def _pass_joins(participations: Sequence[Participation], edge: IntArray) -> IntArray:
+    """Move the edges of steps behind the joins there: what work needs of a step's last calls is part of that step.
+
+    Args:
+        edge: `(n_steps, n_members)`.
+    """
+    moved = []
+    for part, own in zip(participations, edge.T, strict=True):
+        n = len(part)
+        calls = np.append(np.where(part.event == JOIN, n, np.arange(n)), n)
+        moved.append(np.minimum.accumulate(calls[::-1])[::-1][own])
+    return np.stack(moved, axis=1)
 
 
 def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
@@ -283,12 +297,13 @@ def _fill(
     start_ns = end_ns = np.empty(0, np.int64)
     first = begin[:, 0, None] + np.arange(n_positions)[None, :]
     event = participations[0].event[first[0]]
+    has_call = find_partners(participations[0], first[0], len(sets)) >= 0
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
         index = begin[:, rank, None] + np.arange(n_positions)[None, :]
         before = index[:, 0] - 1
         arrays["segment"][:, :, rank] = part.arrival_ns[index] - part.end_ns[index - 1]
         waits[:, :, rank] = part.waits[index]
-        for name, values in _split_stay(part, index, event).items():
+        for name, values in _split_stay(part, index, event, has_call).items():
             arrays[name][:, :, rank] = values
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
         group[:, rank] = np.where(event == JOIN, -1 - rank, part.set_id[index[0]])
@@ -329,7 +344,12 @@ def _fill(
     )
 
 
-def _split_stay(part: Participation, index: IntArray, event: np.ndarray[Any, np.dtype[np.int8]]) -> dict[str, IntArray]:
+def _split_stay(
+    part: Participation,
+    index: IntArray,
+    event: np.ndarray[Any, np.dtype[np.int8]],
+    has_call: np.ndarray[Any, np.dtype[np.bool_]],
+) -> dict[str, IntArray]:
     """Split what passes at each event into waiting for the last, transfer, and late exit.
 
     A call that does not wait neither gains from others' earlier arrival nor is credited with waiting; one that runs
@@ -344,8 +364,8 @@ def _split_stay(part: Participation, index: IntArray, event: np.ndarray[Any, np.
     stay = np.maximum(gone - come, 0)
     wait = np.where(join, np.clip(last - come, 0, stay), wait)
     own = np.where(join, stay - wait, own)
-    # What the rank's own call ended late is told where the call is.
-    leave = np.where(join, gone - np.maximum(come, end), leave)
+    # By how much the rank's own call ended late is told where the call is, if the step holds it.
+    leave = np.where(join, gone - np.maximum(come, np.where(has_call, end, shared)), leave)
     return {"wait": wait, "own_transfer": own, "exit": leave, "transfer": np.where(join, 0, shared - last)}
 
 

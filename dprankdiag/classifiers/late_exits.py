@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dprankdiag.analysis.exits import LateExit
+from dprankdiag.analysis.exits import LateExit, part_groups
 from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
     members,
     period_of,
@@ -17,7 +18,7 @@ from dprankdiag.classifiers.base import (
     when_of,
     who_of,
 )
-from dprankdiag.model.claims import Claim
+from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns
 
@@ -62,11 +63,27 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
         (*evidence, *show_culprits(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
-        (scale(seen, "exit", factor),),
+        (scale(seen, "exit", factor), *_undo_groups(seen, late.standout)),
         standout.support,
         period_ns=period_of(seen, standout),
         spread_ns=standout.spread,
     )
+
+
+def _undo_groups(seen: Observations, standout: Standout) -> list[Undo]:
+    """Make the undo that brings groups late as a whole to the transfers of the other groups, if there are such."""
+    factors = []
+    for grid_id, grid in enumerate(seen.grids):
+        factor = np.ones(grid.transfer.shape)
+        steps = seen.select(grid_id, standout.steps)
+        for leave in grid.leaves if steps.any() else ():
+            whole, others = part_groups(grid, leave, standout.mask)
+            if whole.any() and others.any():
+                lasts = np.median(grid.transfer[steps, leave.call], axis=0)
+                shorter = np.median(lasts[others]) / np.maximum(lasts, 1.0)
+                factor[np.ix_(steps, [leave.call], whole)] = np.minimum(shorter, 1.0)[whole]
+        factors.append(factor)
+    return [Undo("transfer", tuple(factors))] if any((factor < 1).any() for factor in factors) else []
 
 
 def explain_untold(seen: Observations, exits: Sequence[LateExit], cause: str) -> Iterator[Abstention]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dprankdiag.harness.answers import ALARMS
-from dprankdiag.harness.faults import Fault, fabric, host_late, slow_link, window
+from dprankdiag.harness.faults import Fault, fabric, host_late, receiver_queue, slow_link, window
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World, truth
 from dprankdiag.model.diagnosis import Diagnosis
@@ -17,6 +17,12 @@ from dprankdiag.pipelines.diagnose import diagnose
 OVERLAP = World(seed=247, steps=30, layers=4, two_batch_overlap=True)
 SHARED = replace(OVERLAP, attention_tp=2)
 HOOK = replace(OVERLAP, communication="deepep", receive_hook=True)
+HOOK_ALONE = World(
+    seed=203, physics="roofline", requests=32, context_tokens=6_000, communication="deepep", receive_hook=True,
+    attention_tp=2, layers=5, steps=30,
+)  # fmt: skip
+"""Receipts follow their own sends, and the data of early ranks may have come before the last looks for any."""
+
 LATE, LINK = host_late(3, 400_000), slow_link(3, 25_000)
 
 
@@ -37,7 +43,10 @@ def expect(world: World, found: Diagnosis, cause: str, error: float = 0.15) -> N
     [
         (OVERLAP, LATE, "single_point.host"),
         (SHARED, LATE, "single_point.host"),
+        (OVERLAP, slow_link(3, 80_000), "single_point.link"),
         (SHARED, LINK, "single_point.link"),
+        (HOOK_ALONE, receiver_queue(3, 30_000), "structural.dispatch"),
+        (replace(HOOK_ALONE, graph=False), slow_link(3, 70_000), "single_point.link"),
         (HOOK, LINK, "unclassified.late"),
     ],
 )
@@ -68,3 +77,12 @@ def test_dispatch_of_normal_mode_is_a_transfer_while_the_fabric_is_slow(tmp_path
 def test_a_fabric_slow_in_a_few_steps_of_a_short_recording_is_named(tmp_path: Path) -> None:
     world = World(seed=232, ranks=16, steps=12, layers=4, faults=(fabric(5.0, when=window(4, 8)),))
     expect(world, judge(world, tmp_path), "communication.fabric", 0.1)
+
+
+def test_a_host_late_out_of_the_meetings_of_its_own_ranks_too_has_a_slow_link(tmp_path: Path) -> None:
+    world = World(
+        seed=232, attention_tp=2, layers=4, steps=30, files="node", ranks_per_node=4, host_clock_ns=1_000_000,
+        drift_ppm=10.0, faults=(slow_link((4, 5, 6, 7), 28_000),),
+    )  # fmt: skip
+    named = [(item.cause, item.ranks) for item in judge(world, tmp_path).findings if item.severity in ALARMS]
+    assert named == [("single_point.link", (4, 5, 6, 7))]
