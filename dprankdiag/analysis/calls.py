@@ -35,8 +35,8 @@ class Calls:
         halves: where each lets work go on and stops it again, if it is sent and received in two kernels.
         sequence: its number within its process group and the group, as one number that all members share; None where
             the recording does not number every call.
-        before: the channel, or the family, of the row before each on its stream: tells less than its place, and the same
-            on ranks whose batches differ in size; None where nobody asked.
+        before: the channel, or the family, of the row before each on its stream: tells less than its place, but the
+            same on ranks whose batches differ in size; None where that is not known.
     """
 
     rank: int

@@ -98,7 +98,7 @@ class StepGrid:
 
     @property
     def leaves(self) -> tuple[Leave, ...]:
-        """List where ranks leave meetings: behind the call, or behind the kernel that receives what another has sent."""
+        """List where ranks leave meetings: behind the call, or behind the kernel that receives what another sent."""
         calls = {self.channel[k]: k for k in self.meetings}
         receipts = np.zeros(len(self.family), bool) if self.beside is None else self.beside.receives
         in_halves = {self.channel[k] for k in np.flatnonzero(receipts)}

@@ -22,7 +22,7 @@ SHORTEST_RUN = 4
 """Least steps of a run, and of the rest, in so few steps."""
 
 CHANCE = 1e-4
-"""Chance at which even transfers of few steps may show a run, all runs together (that of `statistics.OUTLIER_SCORE`)."""
+"""Chance at which even transfers of few steps may show a run, all runs together: that of `OUTLIER_SCORE`."""
 
 LEAST_RATIO = 1.05
 LEAST_SHARE = 0.015

@@ -81,7 +81,8 @@ def _undo_groups(seen: Observations, standout: Standout) -> list[Undo]:
             if whole.any() and others.any():
                 lasts = np.median(grid.transfer[steps, leave.call], axis=0)
                 shorter = np.median(lasts[others]) / np.maximum(lasts, 1.0)
-                factor[np.ix_(steps, [leave.call], whole)] = np.minimum(shorter, 1.0)[whole]
+                by_rank = np.where(whole, np.minimum(shorter, 1.0), 1.0)
+                factor[:, leave.call] = np.where(steps[:, None], by_rank, 1.0)
         factors.append(factor)
     return [Undo("transfer", tuple(factors))] if any((factor < 1).any() for factor in factors) else []
 
