@@ -164,6 +164,11 @@ def match_halves(channel: Channel) -> MeetingSet | None:
     )
 
 
+def measure_early(meeting: MeetingSet) -> float:
+    """Return the share of calls that end before the last has come, as none does that waits for it."""
+    return float(np.mean(meeting.end_ns < meeting.arrival_ns.max(axis=1, keepdims=True)))
+
+
 def _take_in_order(members: Sequence[Calls]) -> list[Calls] | None:
     """Take the k-th calls of all for one meeting, if all have equally many and none ends too early for that."""
     if len({len(calls) for calls in members}) > 1 or _ends_early(members) > MOST_EARLY:

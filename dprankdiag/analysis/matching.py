@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dprankdiag.analysis.calls import Calls, Channel, form_channels, split_by_place, split_by_row_before
-from dprankdiag.analysis.collectives import MeetingSet, Refusal, match_channel, match_halves
+from dprankdiag.analysis.collectives import (
+    MOST_EARLY,
+    MeetingSet,
+    Refusal,
+    match_channel,
+    match_halves,
+    measure_early,
+)
 from dprankdiag.analysis.halves import EXCHANGE, pair_halves
 from dprankdiag.analysis.lanes import Naming
 from dprankdiag.analysis.partitions import choose_partition
@@ -93,8 +100,8 @@ def _match_parts(whole: Channel) -> tuple[list[Channel], list[Result]]:
 def _match_halves(parts: Sequence[Channel], results: Sequence[Result]) -> tuple[Channel, MeetingSet] | None:
     """Read a channel as calls in halves, if some of it waits for nobody and so few calls meet by themselves.
 
-    Of calls in halves one half would meet. Where its receipts seem to meet in groups, they may do so only because the
-    data of the last have come before it looks for any itself: then the sends tell who meets.
+    Of calls in halves one half would meet. Where receipts seem to meet in groups, or end before the last has begun,
+    the data of the last came before it looked for any itself: then the sends tell who meets, and when.
     """
     local = [refusal is not None and refusal.is_local for _, refusal in results]
     calls = sum(len(member) for part in parts for member in part.calls)
@@ -102,7 +109,9 @@ def _match_halves(parts: Sequence[Channel], results: Sequence[Result]) -> tuple[
     if not any(local):
         return None
     well_met = met >= WELL_MATCHED * calls / 2
-    if well_met and all(len(item.ranks) == len(parts[0].calls) for sets, _ in results for item in sets):
+    meetings = [item for sets, _ in results for item in sets]
+    whole = all(len(item.ranks) == len(parts[0].calls) for item in meetings)
+    if well_met and whole and max(map(measure_early, meetings)) <= MOST_EARLY:
         return None
     channel = pair_halves(parts, local)
     if channel is None or (well_met and len(choose_partition(channel.calls) or ()) != 1):

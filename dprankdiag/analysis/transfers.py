@@ -51,8 +51,10 @@ def find_transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShi
     for grid_id in range(len(seen.grids)):
         mine = seen.grid_of == grid_id
         usual[mine] = np.median(total[mine])
-    ratio = total / np.maximum(usual, 1.0)
-    least = LEAST_SHARE * step_ns / max(float(np.median(usual)), 1.0)
+    # Where transfers take next to nothing, or less by the clocks, small changes are no multiples.
+    base = np.maximum(usual, LEAST_SHARE * step_ns)
+    ratio = 1.0 + (total - usual) / base
+    least = LEAST_SHARE * step_ns / max(float(np.median(base)), 1.0)
     shifts = []
     events = find_events(ratio, max(least * 2, 0.5))
     if events.mean() > 0.1:

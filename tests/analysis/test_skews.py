@@ -11,6 +11,8 @@ from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.transfers import find_transfer_shifts
+from dprankdiag.classifiers.communication_fabric import CommunicationFabric
+from dprankdiag.model.diagnosis import Abstention
 from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, on, on_steps, run_grid
 
 N = 60
@@ -258,3 +260,26 @@ def test_steps_of_two_kinds_are_put_in_the_order_of_time() -> None:
 
 def test_steps_of_two_kinds_are_compared_with_their_own() -> None:
     assert stand_out(measure_skews(two_kinds())) == set()
+
+
+def test_a_kind_of_step_whose_transfers_take_nothing_makes_those_of_another_no_longer() -> None:
+    """Data that came before the last rank looked for them seem to take less than no time."""
+    parts = draw_components(N)
+    first = run_grid({name: values[:40] for name, values in parts.items()}, transfer=16_000)
+    second = run_grid({name: values[40:] for name, values in parts.items()}, start_ns=int(first.end_ns[-1]))
+    early = replace(second, transfer=np.full_like(second.transfer, -300))
+    seen = observe_grids([first, replace(early, number=np.arange(40, N))])
+    assert find_transfer_shifts(seen, seen.median_step_ns) == []
+
+
+def test_transfers_longer_while_experts_are_hot_follow_the_tokens() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[30:, [1, 3, 5], [2, 6, 4]] = 2.5
+    transfer = np.full((N, 6, 1), 16_000)
+    transfer[30:] = 40_000
+    transfer = transfer + np.random.default_rng(0).integers(-300, 300, transfer.shape)
+    seen = observe_steps(N, factor={"expert": factor}, transfer=transfer)
+    skews = measure_skews(seen)
+    assert skews.transfer
+    (said,) = CommunicationFabric().judge(seen, skews)
+    assert isinstance(said, Abstention)
