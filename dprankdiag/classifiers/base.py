@@ -9,7 +9,6 @@ import numpy as np
 
 from dprankdiag.analysis.absences import FlightView
 from dprankdiag.analysis.awaited import Line, WaitView
-from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.padding import Padding, even_rows, is_after_gather, judge_padding
@@ -394,50 +393,3 @@ def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], ste
         text = f"{format_ratio(share)} of the steps are held up so"
         yield Evidence("held_up_steps_ratio", share, "ratio", text, 0.0, seen.n_steps)
     yield from show_culprits(seen, ranks, steps)
-
-
-def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:
-    """Claim a late exit; the undo brings the named ranks out with the median of the group."""
-    standout = late.standout
-    ranks = members(standout.mask)
-    steps = standout.steps
-    factor = np.where(standout.marks, 0.0, 1.0)
-    evidence = [
-        Evidence(
-            "exit_lateness_ns",
-            late.lateness_ns,
-            "ns",
-            f"leaves {', '.join(late.operations)} {format_ns(late.lateness_ns)} after the others",
-            0.0,
-            int(steps.sum()),
-        ),
-        Evidence(
-            "exit_lateness_operations",
-            float(len(late.operations)),
-            "count",
-            f"in {len(late.operations)} of {len(seen.grids[0].operations)} operations",
-        ),
-        Evidence(
-            "clock_bound_ns",
-            float(seen.abilities.clock_bound_ns),
-            "ns",
-            f"clocks are good to {format_ns(seen.abilities.clock_bound_ns)}",
-        ),
-    ]
-    if late.correlation is not None:
-        text = f"lateness goes with the rank's own expert work (correlation {late.correlation:.2f})"
-        evidence.append(Evidence("received_correlation", late.correlation, "ratio", text, 0.0))
-    return Claim(
-        cause,
-        ranks_of(standout),
-        steps,
-        who_of(standout),
-        when_of(seen, standout),
-        f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
-        (*evidence, *show_culprits(seen, ranks, steps)),
-        (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
-        (scale(seen, "exit", factor),),
-        standout.support,
-        period_ns=period_of(seen, standout),
-        spread_ns=standout.spread,
-    )
