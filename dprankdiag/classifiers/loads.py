@@ -33,7 +33,6 @@ from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns, format_ratio
 
-
 PADDING_ERROR = 0.15
 """How far what follows the busiest rank's rows may be off, as a share of it (a standard deviation).
 
