@@ -80,6 +80,7 @@ class Layout:
         held_ratio, request_ratio: KV tokens and requests over the others'; None where nothing tells.
         support: share of resamples of the steps that say the same.
         doubt: why it cannot be told; "" if it can.
+        lacks_rows: it is the rows of each step that nothing tells.
     """
 
     side: Side
@@ -92,6 +93,7 @@ class Layout:
     request_ratio: float | None
     support: float
     doubt: str = ""
+    lacks_rows: bool = False
 
 
 def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
@@ -241,7 +243,8 @@ def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: B
     if levels is None or requests is None:
         lacks = "rows of a step are not told" if requests is None else "total load varies by less than 2 ×"
         doubt = f"the same ranks' experts take longer in every layer, but {lacks}: hot experts may do that as well"
-        return describe(mean, mean, 1.0, request_ratio=None, support=0.0, doubt=doubt)
+        unsaid = requests is None
+        return describe(mean, mean, 1.0, request_ratio=None, support=0.0, doubt=doubt, lacks_rows=unsaid)
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     hot = _heat(work, mask, levels, float(np.exp(low)))
     ratio = _ratio(requests, mask, steps)
