@@ -331,7 +331,10 @@ def _compare_probes(grid: StepGrid, mask: BoolArray, side: Side) -> FloatArray:
     Returns:
         `(n_steps, n_ranks)`; 1 where there is none.
     """
-    probe = grid.components["probe"][:, np.array(grid.side) == side].astype(np.float64)
+    of_side = np.array(grid.side) == side
+    if not of_side.any() or mask.all():
+        return np.ones((len(grid.number), len(mask)))
+    probe = grid.components["probe"][:, of_side].astype(np.float64)
     rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
     has_work = np.median(rest, axis=(0, 2)) > 0
     if not has_work.any():

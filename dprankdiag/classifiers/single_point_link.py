@@ -8,7 +8,8 @@ from dprankdiag.analysis.awaited import WaitView
 from dprankdiag.analysis.exits import judge_exits
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import claim_exit, line_evidence, times, unseen_member
+from dprankdiag.classifiers.base import line_evidence, times, unseen_member
+from dprankdiag.classifiers.late_exits import claim_exit, explain_untold
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
@@ -24,7 +25,9 @@ class SinglePointLink:
 
     *How we tell it apart*: lateness is measured on the way out of a meeting, against the group's median end. It
     must exceed the uncertainty of the clocks, or show on the rank's own clock alone, and occur in all operations of
-    that rank. In a receive-wait matrix it is a single pair far above its row and column, a rank for which only the
+    that rank. Where ranks that are late together meet among themselves, they are late by how much longer that takes
+    than in other groups. Ranks that meet to exchange tokens alone leave the cause open: a receiver queue would look the
+    same. In a receive-wait matrix it is a single pair far above its row and column, a rank for which only the
     ranks of other nodes wait, or one whose row and column both stand out.
 
     *What to do*: read the link's error and speed counters, run a point-to-point bandwidth test of that rank, swap
@@ -38,7 +41,9 @@ class SinglePointLink:
         if seen.abilities.uneven is not None:
             yield Abstention(self.cause, seen.abilities.uneven)
             return
-        for late in judge_exits(seen, skews):
+        exits = judge_exits(seen, skews)
+        yield from explain_untold(seen, exits, self.cause)
+        for late in exits:
             if late.verdict != "link":
                 continue
             if (reason := unseen_member(seen)) is not None:
