@@ -33,10 +33,11 @@ from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns, format_ratio
 
-PADDING_ERROR = 0.15
-"""How far what follows the busiest rank's rows may be off, as a share of it (a standard deviation).
+ROWS_ERROR = 0.15
+"""How far what all ranks pay for the busiest one's rows may be off, as a share of it (a standard deviation).
 
-Between and below the sizes seen it is taken to lie on a line, but matrix products grow by whole tiles.
+Between and below the sizes seen it is taken to lie on a line, but matrix products grow by whole tiles; and hosts that
+come sooner launch sooner only as far as nothing else holds them up.
 
 Source: simulated deployments of the physics with tiles and memory; the other one has straight lines.
 """
@@ -89,7 +90,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
             most=tuple(most),
-            spread_ns=float(np.hypot(standout.spread * typical, PADDING_ERROR * _excess(seen, padded))),
+            spread_ns=float(np.hypot(standout.spread * typical, ROWS_ERROR * _excess(seen, padded, late))),
         )
 
 
@@ -181,11 +182,12 @@ def meet_sooner(seen: Observations, saved_ns: FloatArray) -> Undo:
     return Undo("host", tuple(factors))
 
 
-def _excess(seen: Observations, padded: _RowsOfAll | None) -> float:
-    """Give how much longer a step is for the rows of those that stand out, ns."""
+def _excess(seen: Observations, padded: _RowsOfAll | None, late: LateToMeeting | None) -> float:
+    """Give how much longer a step is on all ranks for the rows of those that stand out, and for their hosts, ns."""
+    found = 0.0 if late is None else float(late.saved_ns.sum()) / max(int((late.saved_ns > 0).sum()), 1)
     if padded is None or padded.padding is None:
-        return 0.0
-    return padded.padding.excess_ns(seen, padded.steps, padded.even)
+        return found
+    return found + padded.padding.excess_ns(seen, padded.steps, padded.even)
 
 
 def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMeeting | None) -> Iterator[Evidence]:
@@ -198,7 +200,7 @@ def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMe
         text = f"whether rows are padded to this rank's, and what that costs, cannot be judged: {padded.reason}"
         yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
         return
-    excess = _excess(seen, padded)
+    excess = _excess(seen, padded, None)
     if excess > 0:
         text = f"what follows the busiest rank's rows takes every rank {format_ns(excess)} a step longer"
         yield Evidence("padding_ns_per_step", excess, "ns", text, 0.0, int(padded.steps.sum()))
