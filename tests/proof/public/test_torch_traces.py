@@ -160,7 +160,8 @@ def test_an_idle_rank_that_takes_all_out_of_replay_is_named_for_that(tmp_path: P
     events = play(Scenario(ranks=8, steps=40, factor=dummy, launch_ns=lambda step, rank: 45_000 if step >= 20 else 900))
     said = analyze_here(*fill_traces(tmp_path, events, replayed=range(20)))
     assert list_warned(said) == [("structural.graph", [2])]
-    assert {rank for item in said["findings"] for rank in item["ranks"]} == {2}
+    # That the others could spread their attention over it as well is true, and worth little.
+    assert [item["cause"] for item in said["findings"] if item["ranks"] != [2]] == ["load.idle"]
 
 
 def test_a_recording_that_was_never_made_a_report_is_named_with_its_tool(tmp_path: Path) -> None:
