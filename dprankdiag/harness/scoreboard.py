@@ -149,27 +149,28 @@ class Scoreboard:
         ]
         return _rate(shares, lambda share: share <= 0.1)
 
+    def told(self) -> list[tuple[Said, bool]]:
+        """List every finding and whether it is a fault itself; where nothing is wrong, only alarms count."""
+        faulty, calm = ([it for it in self.outcomes if it.facts.is_calm == calm] for calm in (False, True))
+        pairs = [(said, fits(true, said)) for it in faulty for true, said in it.match() if said]
+        return pairs + [(said, False) for it in calm for said in it.answer.alarms]
+
     def confidences(self) -> list[tuple[float, bool]]:
         """List the confidence of every finding and whether it is a fault itself: its cause and exactly its ranks."""
-        return [
-            (said.confidence, fits(true, said))
-            for it in self.outcomes
-            for true, said in it.match()
-            if said and said.confidence is not None and not it.facts.is_calm
-        ] + [
-            (said.confidence, False)
-            for it in self.outcomes
-            if it.facts.is_calm
-            for said in it.answer.alarms
-            if said.confidence is not None
-        ]
+        return [(said.confidence, right) for said, right in self.told() if said.confidence is not None]
 
     def calibration_error(self) -> float | None:
-        """Give the expected calibration error over bins of equal mass."""
-        told = sorted(self.confidences())
-        if not told:
+        """Give the expected calibration error over bins of equal mass.
+
+        Findings of one confidence count alike wherever a bin ends among them: each with the share of all these that
+        are right.
+        """
+        told = np.asarray(sorted(self.confidences()), float).reshape(-1, 2)
+        if not len(told):
             return None
-        bins = [part for part in np.array_split(np.asarray(told, float), min(_BINS, len(told))) if len(part)]
+        _, same = np.unique(told[:, 0], return_inverse=True)
+        told[:, 1] = (np.bincount(same, told[:, 1]) / np.bincount(same))[same]
+        bins = [part for part in np.array_split(told, min(_BINS, len(told))) if len(part)]
         return sum(len(part) * abs(float(part[:, 0].mean() - part[:, 1].mean())) for part in bins) / len(told)
 
     def sure_ones(self) -> Rate:
