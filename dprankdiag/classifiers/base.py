@@ -319,7 +319,6 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
                 Alternative("structural.layout", "the same share at every load level"),
             ),
             tuple(undo),
-            standout.support,
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
             spread_ns=standout.spread * float(np.median(work)),
@@ -437,7 +436,6 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         (*evidence, *show_culprits(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
         (scale(seen, "exit", factor),),
-        standout.support,
         period_ns=period_of(seen, standout),
         spread_ns=standout.spread,
     )
