@@ -14,16 +14,17 @@ from dprankdiag.classifiers.precedence import EXPLAIN_OTHERS, give_way
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Evidence
 
-MOST_DRAWS, FIRST_DRAWS, FEWEST_DRAWS = 200, 20, 4
-"""How often the steps are drawn anew: 200 times (DESIGN 3), unless the first 20 all agree.
+MOST_DRAWS, FEWEST_DRAWS = 200, 4
+"""How often the steps are drawn anew: 200 times (DESIGN 3) where that is cheap."""
 
-A verdict that 20 draws repeat comes back in 86 % of all draws or more (95 %); where sure ends is read off the table.
-"""
+FIRST_SHARE = 0.1
+"""Draws after which no more are taken, if all of them agree, as a share of the most: few agree by chance alone."""
 
-MOST_CELLS = 2_500_000
-"""Positions of steps by rank that all draws together may hold, so that they take about half a second.
+MOST_EFFORT = 5_000_000
+RANK_EFFORT = 4_000
+"""What all draws together may cost, counted in positions of steps by rank, and what a rank costs beyond its positions.
 
-A recording so long that this leaves few draws has steps enough that they differ little.
+That is about a second; a recording so long that few draws are left has steps enough that they differ little.
 """
 
 
@@ -51,11 +52,12 @@ def weigh(seen: Observations, claims: Sequence[Claim], most: int = MOST_DRAWS) -
         return []
     same = dict.fromkeys(map(_name, claims), 0)
     asked = [item for item in ALL if item.cause in {claim.cause for claim in claims}.union(EXPLAIN_OTHERS)]
-    cells = sum(grid.segment.size for grid in seen.grids)
-    most = min(most, max(FEWEST_DRAWS, MOST_CELLS // max(cells, 1)))
+    effort = sum(grid.segment.size for grid in seen.grids) + RANK_EFFORT * seen.n_ranks
+    most = min(most, max(FEWEST_DRAWS, MOST_EFFORT // effort))
+    enough = max(FEWEST_DRAWS, round(FIRST_SHARE * most))
     draws = 0
     for index in draw_in_order(seen.n_steps, most):
-        if draws == FIRST_DRAWS and min(same.values()) == draws:
+        if draws >= enough and min(same.values()) == draws:
             break
         for name in same.keys() & {_name(claim) for claim in judge(take_steps(seen, index), asked)[0]}:
             same[name] += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dprankdiag.pipelines.judging import judge, weigh
+from dprankdiag.pipelines.judging import FEWEST_DRAWS, judge, weigh
 from tests.analysis.builders import observe_steps, on, on_steps
 
-DRAWS = 20
+DRAWS = 40
 
 
 def test_a_clear_fault_comes_back_in_every_draw_and_says_so() -> None:
@@ -15,7 +15,7 @@ def test_a_clear_fault_comes_back_in_every_draw_and_says_so() -> None:
     (claim,) = weigh(seen, judge(seen)[0], DRAWS)
     assert claim.support == 1.0
     (told,) = [item for item in claim.evidence if item.name == "same_verdict_ratio"]
-    assert (told.value, told.samples) == (1.0, DRAWS)
+    assert told.value == 1.0
 
 
 def test_a_fault_that_few_steps_show_comes_back_less_often() -> None:
@@ -49,3 +49,15 @@ def test_the_same_recording_is_as_sure_every_time() -> None:
     seen = observe_steps(40, factor={"attention": on(3, 1.3)}, noise=0.05)
     first, again = (weigh(seen, judge(seen)[0], DRAWS) for _ in range(2))
     assert [claim.support for claim in first] == [claim.support for claim in again]
+
+
+def test_draws_that_all_agree_are_soon_enough_and_others_go_on() -> None:
+    clear, doubtful = (observe_steps(40, factor={"attention": on(3, 1.5)}, noise=it) for it in (0.01, 0.3))
+    drawn = [weigh(seen, judge(seen)[0], DRAWS)[0].evidence[-1].samples for seen in (clear, doubtful)]
+    assert drawn == [4, DRAWS]
+
+
+def test_a_long_recording_is_drawn_less_often() -> None:
+    seen = observe_steps(400, 64, layers=16, factor={"attention": on(3, 1.5, 64)})
+    (claim,) = weigh(seen, judge(seen)[0])
+    assert claim.evidence[-1].samples == FEWEST_DRAWS
