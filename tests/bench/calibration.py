@@ -1,6 +1,6 @@
 """Fit how sure a verdict is to how often such verdicts were right, from scored folders.
 
-    python -m tests.bench.calibration DIR... -o dprankdiag/catalog/confidence.toml
+    python -m tests.bench.calibration DIR... [--prices DIR...] -o dprankdiag/catalog/confidence.toml
 
 Each DIR was filled by `dprankdiag harness score SUITE ... -o DIR`. The folders should hold several physics, and none
 that is kept to test the table on.
@@ -21,8 +21,8 @@ from dprankdiag.catalog.confidence import Calibration, Knot, load_calibration, m
 from dprankdiag.harness.answers import Outcome, read_outcomes
 from dprankdiag.harness.scoreboard import Scoreboard
 
-FEWEST = 25
-"""Findings a knot: with fewer a share of 0.9 is known to no better than ± 0.12 (95 %)."""
+FEWEST = 12
+"""Findings a knot: with as many a share of 0.9 is known to ± 0.17 (95 %), and verdicts that often change are few."""
 
 LEVEL = 0.9
 NORMAL_90 = 1.645
@@ -99,16 +99,22 @@ def fit_model_error(board: Scoreboard, used: float) -> float:
     return round(max(float(np.quantile(needed, LEVEL)), LEAST_ERROR), 4) if needed else used
 
 
-def fit(boards: Sequence[Outcome], used: float) -> Calibration:
-    """Fit all that the catalogue holds."""
-    board = Scoreboard(tuple(boards))
-    pairs = [(said.same_ratio, right) for said, right in board.told() if said.same_ratio is not None]
-    return make_calibration(fit_knots(pairs), fit_model_error(board, used))
+def fit(outcomes: Sequence[Outcome], used: float, prices: Sequence[Outcome] | None = None) -> Calibration:
+    """Fit all that the catalogue holds.
+
+    Args:
+        used: see `fit_model_error`.
+        prices: the outcomes to take the replay's error from; all if not given.
+    """
+    told = Scoreboard(tuple(outcomes)).told()
+    pairs = [(said.same_ratio, right) for said, right in told if said.same_ratio is not None]
+    priced = Scoreboard(tuple(outcomes if prices is None else prices))
+    return make_calibration(fit_knots(pairs), fit_model_error(priced, used))
 
 
 def write_toml(calibration: Calibration, source: str) -> str:
     """Write the catalogue's file."""
-    head = "# How often verdicts are right that come back in such a share of 200 draws of the steps; written by\n"
+    head = "# How often verdicts are right that come back in such a share of the draws of their steps; written by\n"
     head += "# `python -m tests.bench.calibration`, not by hand. `findings` is how many each knot rests on.\n\n"
     text = f'source = """\n{source}"""\n\nmodel_error_ratio = {calibration.model_error_ratio}\n'
     for knot in calibration.knots:
@@ -126,15 +132,30 @@ def list_source(paths: Sequence[Path]) -> str:
     return f"dprankdiag harness score at {commit}; suite-count-seed-kernels-format-physics:\n{''.join(lines)}"
 
 
+def list_scored(folders: Iterable[Path]) -> list[Path]:
+    """List the files that hold what was said."""
+    return sorted(path for folder in folders for path in folder.glob("*.jsonl"))
+
+
+def read_all(paths: Iterable[Path]) -> list[Outcome]:
+    """Read all that was said."""
+    return [outcome for path in paths for outcome in read_outcomes(path)]
+
+
 def main() -> None:
     """Read scored folders and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--prices", nargs="+", type=Path, metavar="DIR", help="take the replay's error from these alone"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here, not to the screen")
     asked = parser.parse_args()
-    paths = sorted(path for folder in asked.folders for path in folder.glob("*.jsonl"))
-    outcomes = [outcome for path in paths for outcome in read_outcomes(path)]
-    text = write_toml(fit(outcomes, load_calibration().model_error_ratio), list_source(paths))
+    paths, prices = (list_scored(folders) for folders in (asked.folders, asked.prices or asked.folders))
+    fitted = fit(read_all(paths), load_calibration().model_error_ratio, read_all(prices))
+    text = write_toml(
+        fitted, list_source(paths) + (f"replay: {', '.join(it.stem for it in prices)}\n" * bool(asked.prices))
+    )
     if asked.output is None:
         print(text)
     else:

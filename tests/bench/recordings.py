@@ -43,10 +43,10 @@ DRAWS = (
     Draw("T2", 10, 30_000),
     Draw("R"),
 )
-ELSEWHERE = (Draw("H", 40, 30_000), Draw("S", 54, 50_000))
+ELSEWHERE = (Draw("H", 30, 30_000), Draw("S", 54, 50_000))
 """What is drawn of each other physics."""
 
-ABLATED = (Draw("H", 20, 30_000), Draw("S", 36, 30_000))
+ABLATED = (Draw("H", 12, 30_000), Draw("S", 36, 30_000))
 """What is judged again with a stage left out."""
 
 INTRO = """Every host call, kernel and collective of every rank, recorded as Nsight Systems exports
