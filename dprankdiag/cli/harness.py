@@ -33,7 +33,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 _physics = click.option(
-    "--physics", type=click.Choice(["fixed", "roofline"]), default="fixed", help="Laws that durations follow."
+    "--physics",
+    type=click.Choice(["fixed", "roofline", "queueing"]),
+    default="fixed",
+    help="Laws that durations follow.",
 )
 
 

@@ -29,6 +29,9 @@ from dprankdiag.views.panels import take_group_rows
 YOUNG_OBJECTS = 50_000
 """New objects before the youngest are looked through for garbage."""
 
+_OF_THE_TICK = 1
+"""Generation of the objects that a tick made, and younger."""
+
 Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
 
 
@@ -125,7 +128,8 @@ def _rest_from_garbage() -> None:
     """Look for cyclic garbage more rarely, and never among what was there before the first tick.
 
     A tick of hundreds of ranks makes hundreds of thousands of small objects and drops them again: with the settings of
-    the interpreter all modules are walked through for garbage several times a tick.
+    the interpreter all modules are walked through for garbage several times a tick. What a tick leaves in cycles, such
+    as the answers it read, is looked for after it.
     """
     gc.collect()
     gc.freeze()
@@ -212,6 +216,7 @@ class LiveProvider:
         for _ in self._ticks():
             try:
                 self.tick()
+                gc.collect(_OF_THE_TICK)
             except DprankdiagError as error:
                 self._end(str(error))
                 return

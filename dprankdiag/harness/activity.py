@@ -9,6 +9,8 @@ from dprankdiag.harness.events import Array
 from dprankdiag.harness.faults import GROUP_WIDE, Fault
 from dprankdiag.harness.world import World
 
+_FITTING_ROUNDS = 20
+
 
 def fault_activity(world: World, position: int) -> Array:
     """Mark the steps and ranks in which a fault acts: `(steps, ranks)` bool over all steps that run."""
@@ -52,6 +54,34 @@ def _target(fault: Fault, before: Array, after: Array, burst: Array) -> Array:
     if fault.kind == "host_burst":
         return burst
     return before if fault.before_gather else after
+
+
+def level_hot_layers(world: World, work: Array) -> Array:
+    """Spread the work of hot experts evenly over the ranks where a twin does so: `(steps, layers, ranks)`.
+
+    In the steps in which the fault acts every rank's work is scaled so that all have the same over these steps and each
+    step keeps its sum. So the same work is done, by nobody more than by another on the mean, while what chance does
+    from step to step stays.
+
+    Source: iterative proportional fitting (Deming, Stephan, Annals of Mathematical Statistics 11, 1940).
+    """
+    level = work.astype(float)
+    for position, fault in enumerate(world.faults):
+        if fault.kind == "hot_expert" and fault.spread:
+            active = np.flatnonzero(fault_activity(world, position).any(axis=1))
+            for layer, _ in fault.layers if len(active) else ():
+                level[active, layer] = _fit_even(level[active, layer])
+    return level
+
+
+def _fit_even(own: Array) -> Array:
+    """Scale `(steps, ranks)` until ranks have equal means and steps their sums."""
+    sums = own.sum(axis=1, keepdims=True)
+    even: Array = own
+    for _ in range(_FITTING_ROUNDS):
+        even = even * even.mean() / np.maximum(even.mean(axis=0), 1e-9)
+        even = even * sums / np.maximum(even.sum(axis=1, keepdims=True), 1e-9)
+    return even
 
 
 def measure_slowness(world: World, steps: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.harness.events import Array
-from dprankdiag.harness.timeline import Timeline
+from dprankdiag.harness.timeline import START_NS, Timeline
 
 LONGER = 1.1
 """The rank with the longest collectives is called slow if they take so many times the shortest ones'."""
@@ -29,6 +29,11 @@ the smallest median of all ranks over the rank's own, weighted by time, collecti
 """
 LAST = 0.5
 """A rank is called slow that comes last to more than this share of the meetings."""
+BLAMED, WORTH = 0.8, 0.03
+"""Of blame by meeting, the fewest ranks that hold this share are named, if the others wait this share of the time.
+
+These are the shares by which we name ranks and warn; what differs is that lateness is not walked back to its origin.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,23 @@ def _last_arriver(timeline: Timeline, meetings: _Meetings) -> Array:
     return _only_top(count, count > LAST * len(meetings.sizes))
 
 
+def _blame_by_meeting(timeline: Timeline, meetings: _Meetings) -> Array:
+    """Blame whoever comes last to a meeting for all that the others wait there, though it may have inherited that."""
+    blame = np.zeros(timeline.world.ranks)
+    for size in np.unique(meetings.sizes).tolist():
+        groups = meetings.arrival_ns[meetings.sizes == size].reshape(-1, timeline.world.ranks // size, size)
+        last = groups.argmax(axis=2) + size * np.arange(groups.shape[1])
+        waited = (groups.max(axis=2, keepdims=True) - groups).sum(axis=2)
+        blame += np.bincount(last.ravel(), waited.ravel(), minlength=timeline.world.ranks)
+    order = np.argsort(-blame, kind="stable")
+    count = int(np.searchsorted(np.cumsum(blame[order]), BLAMED * blame.sum())) + 1
+    others = max(timeline.world.ranks - count, 1)
+    spent = float(timeline.step_end_ns[-1] - START_NS)
+    stands_out = count <= timeline.world.ranks // 2 and blame[order[:count]].sum() / others > WORTH * spent
+    named: Array = np.isin(np.arange(timeline.world.ranks), order[:count]) & stands_out
+    return named
+
+
 def _only_top(value: Array, stands_out: Array) -> Array:
     top: Array = (np.arange(len(value)) == value.argmax()) & stands_out
     return top
@@ -116,5 +138,6 @@ RULES: dict[str, Callable[[Timeline, _Meetings], Array]] = {
     "wait matrix, 3 × the mean": _wait_matrix,
     "kernel score < 0.75": _kernel_score,
     "last arriver": _last_arriver,
+    "blame by meeting": _blame_by_meeting,
 }
 """Rules by name."""

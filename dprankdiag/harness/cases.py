@@ -15,6 +15,8 @@ from dprankdiag.harness.worlds import Truth, truths, twin
 HEALTHY = "healthy"
 NOTHING = "nothing"
 UNIFORM = "uniform.slow"
+LEAST_LOSS = 0.001
+"""A fault that costs less of the time is not there: hidden in slack, or outside of what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class Facts:
     """What is true of a recording, as kept beside it.
 
     Attributes:
-        truths: a truth for each cause that acts, the costliest first; faults of one cause that act in the same steps
-            are one.
+        truths: a truth for each cause that costs time, the costliest first; faults of one cause that act in the same
+            steps are one.
         lost_ns: what all faults together cost: wall time minus that of the world with all of them undone.
         simple_rules: the ranks that simple rules would name (see `baselines`), by rule; empty for real processes.
     """
@@ -95,7 +97,8 @@ def learn_facts(case: Case, world: World) -> Facts:
     """Find what is true of a case, given its sized world."""
     timeline = play(world)
     wall_ns = timeline.wall_ns()
-    told = sorted(_tell_truths(world, wall_ns), key=lambda true: -true.lost_ns)
+    costly = (true for true in _tell_truths(world, wall_ns) if true.lost_ns >= LEAST_LOSS * wall_ns)
+    told = sorted(costly, key=lambda true: -true.lost_ns)
     lost_ns = wall_ns - play(twin(world)).wall_ns() if world.faults else 0
     rules = name_by_simple_rules(timeline)
     return Facts(
@@ -104,16 +107,27 @@ def learn_facts(case: Case, world: World) -> Facts:
     )  # fmt: skip
 
 
+def check_physics(physics: str) -> Physics:
+    """Find a physics by its name.
+
+    Raises:
+        ValueError: no such physics.
+    """
+    known: tuple[Physics, ...] = get_args(Physics)
+    found = next((it for it in known if it == physics), None)
+    if found is None:
+        raise ValueError(f"no physics '{physics}'; there are {', '.join(known)}")
+    return found
+
+
 def set_physics(world: World, physics: str) -> World:
     """Let a world follow another physics; what it cannot overlap runs one after the other.
 
     Raises:
         ValueError: no such physics.
     """
-    if physics not in get_args(Physics):
-        raise ValueError(f"no physics '{physics}'; there are {', '.join(get_args(Physics))}")
     overlaps = world.two_batch_overlap and physics == "fixed"
-    return replace(world, physics=physics, two_batch_overlap=overlaps)  # type: ignore[arg-type]
+    return replace(world, physics=check_physics(physics), two_batch_overlap=overlaps)
 
 
 def _size(world: World, fault: Fault, slowdown: float) -> Fault:

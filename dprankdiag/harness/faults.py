@@ -60,7 +60,7 @@ SPREADABLE = (
 GROUP_WIDE = ("load_context", "load_requests", "load_prefill", "load_idle", "structural_graph")
 """Faults of a DP rank, which all GPUs of its attention group share."""
 
-NEEDS_ROOFLINE = ("load_prefill", "load_idle", "structural_layout", "structural_graph")
+NEEDS_BATCHES: tuple[Kind, ...] = ("load_prefill", "load_idle", "structural_layout", "structural_graph")
 """Faults of batches and layouts, of which the fixed physics knows nothing."""
 
 

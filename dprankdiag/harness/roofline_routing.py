@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dprankdiag.harness.activity import fault_activity
+from dprankdiag.harness.activity import fault_activity, level_hot_layers
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.roofline_kernels import TILE_ROWS
@@ -23,7 +23,7 @@ from dprankdiag.harness.world import World
 class Routing:
     """What each rank's experts get: `(steps, layers, ranks)` each.
 
-    A copy counts as an expert.
+    A copy counts as an expert. A twin's tokens go to the same experts, whose work is spread: no whole numbers then.
 
     Attributes:
         tokens: routed tokens; their sum over the ranks is the step's tokens times the experts that each takes.
@@ -55,7 +55,7 @@ def route_tokens(world: World, model: Model, rows: Array) -> Routing:
         tokens[:, layer] = counts @ on_rank
         touched[:, layer] = (counts > 0) @ on_rank.astype(np.int64)
         tiles[:, layer] = -(-counts // TILE_ROWS) @ on_rank
-    return Routing(tokens, touched, tiles)
+    return Routing(*(level_hot_layers(world, it) for it in (tokens, touched, tiles)))
 
 
 def draw_popularity(world: World, model: Model, layer: int) -> Array:
@@ -91,10 +91,10 @@ def place_experts(weights: Array, ranks: int) -> Array:
 
 
 def _weigh(world: World, layer: int, even: Array, owner: Array) -> Array:
-    """Multiply the popularity of hot ranks' experts: `(steps, experts)`."""
+    """Multiply the popularity of hot ranks' experts, in a twin as well: `(steps, experts)`."""
     weights = np.tile(even, (world.run_steps, 1))
     for position, fault in enumerate(world.faults):
-        if fault.kind == "hot_expert" and not fault.spread:
+        if fault.kind == "hot_expert":
             active = fault_activity(world, position).any(axis=1)
             for at, rank in fault.layers:
                 if at == layer:

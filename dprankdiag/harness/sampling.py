@@ -10,6 +10,7 @@ import numpy as np
 
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.faults import (
+    NEEDS_BATCHES,
     STEADY,
     Fault,
     Kind,
@@ -20,16 +21,20 @@ from dprankdiag.harness.faults import (
     host_late,
     hot_expert,
     load_context,
+    load_idle,
+    load_prefill,
     load_requests,
     onset,
     periodic,
     receiver_queue,
     slow_gpu,
     slow_link,
+    structural_graph,
+    structural_layout,
     window,
 )
 from dprankdiag.harness.timeline import play
-from dprankdiag.harness.world import Files, World
+from dprankdiag.harness.world import Files, Physics, World
 from dprankdiag.harness.worlds import twin
 
 KINDS: tuple[Kind, ...] = (
@@ -43,6 +48,7 @@ KINDS: tuple[Kind, ...] = (
     "slow_link",
     "fabric",
 )
+"""Kinds of fault that every physics knows."""
 SLOWDOWNS = (0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _AXES: dict[str, tuple[Any, ...]] = {
@@ -61,7 +67,11 @@ _AXES: dict[str, tuple[Any, ...]] = {
 }
 _KERNELS_A_LAYER = 14
 _MOST_FACTOR = 30.0
-_ROTATING: tuple[Kind, ...] = ("slow_gpu", "load_context", "load_requests", "host_late")
+_LEVELS = (1.0, 2.5)
+"""How load changes within a world where only that shows what is wrong."""
+_MOST_IDLE = 0.7
+_LOST_GRAPHS = 0.3
+_ROTATING: tuple[Kind, ...] = ("slow_gpu", "load_context", "load_requests", "host_late", "load_prefill")
 _OF_A_HOST: tuple[Kind, ...] = ("slow_gpu", "host_late", "slow_link")
 
 
@@ -71,21 +81,30 @@ def sample_faulty(count: int, seed: int, *, kernels: int = 150_000) -> dict[str,
     return {name: fit_slowdown(world, slowdown) for name, (world, slowdown) in drawn.items()}
 
 
-def draw_faulty(count: int, seed: int, *, kernels: int = 150_000) -> dict[str, tuple[World, float]]:
+def list_kinds(physics: Physics) -> tuple[Kind, ...]:
+    """List the kinds of fault that a physics knows and that cost something."""
+    return KINDS if physics == "fixed" else (*KINDS, *NEEDS_BATCHES)
+
+
+def draw_faulty(
+    count: int, seed: int, *, kernels: int = 150_000, physics: Physics = "fixed"
+) -> dict[str, tuple[World, float]]:
     """Draw worlds with one fault each by a Latin hypercube over cause, slowdown, pattern, size and recording.
 
     Args:
         count: number of worlds.
         seed: the same seed draws the same worlds.
         kernels: about how many kernels a world holds at most.
+        physics: that the worlds follow, and that says which kinds there are.
 
     Returns:
         By name a world and the slowdown that its fault is to be sized to.
     """
-    strata = {axis: _spread_axis(seed, axis, values, count) for axis, values in _AXES.items()}
+    axes = _AXES | {"kind": list_kinds(physics)}
+    strata = {axis: _spread_axis(seed, axis, values, count) for axis, values in axes.items()}
     worlds = {}
     for position in range(count):
-        choice = {axis: values[position] for axis, values in strata.items()}
+        choice = {axis: values[position] for axis, values in strata.items()} | {"physics": physics}
         world = _build_world(seed, position, choice, kernels)
         worlds[f"{position:04d}-{choice['kind']}"] = (world, choice["slowdown"])
     return worlds
@@ -115,9 +134,12 @@ def sample_healthy(count: int, seed: int, *, kernels: int = 150_000) -> dict[str
 def fit_slowdown(world: World, slowdown: float, *, tolerance: float = 0.05, rounds: int = 14) -> World:
     """Resize a world's only fault until the step grows by `slowdown` against the twin, as near as it can get.
 
-    Load and routing that rest on few steps may not reach a large slowdown with a factor of reason.
+    Load and routing that rest on few steps may not reach a large slowdown with a factor of reason, ranks that idle none
+    below what that costs; steps that lose their graph cost what they do.
     """
     (fault,) = world.faults
+    if fault.kind == "structural_graph":
+        return world
     is_factor = fault.kind not in ("host_late", "host_burst", "receiver_queue", "slow_link")
     excess = fault.size - 1 if is_factor else fault.size
     low, high = 0.0, _MOST_FACTOR if is_factor else np.inf
@@ -154,6 +176,7 @@ def _shape_world(seed: int, position: int, choice: dict[str, Any], kernels: int)
     files: Files = choice["files"] if ranks > 8 else "one"
     return World(
         seed=int(random.integers(2**31)),
+        physics=choice.get("physics", "fixed"),
         ranks=ranks,
         steps=steps,
         layers=layers,
@@ -174,7 +197,12 @@ def _shape_world(seed: int, position: int, choice: dict[str, Any], kernels: int)
 def _build_world(seed: int, position: int, choice: dict[str, Any], kernels: int) -> World:
     if choice["kind"] == "receiver_queue" and not choice["communication"].startswith("deepep"):
         choice = choice | {"communication": "deepep"}
+    if choice["kind"] == "structural_graph":
+        mended = "deepep" if choice["communication"] == "deepep_normal" else choice["communication"]
+        choice = choice | {"communication": mended, "graph": True}
     world = _shape_world(seed, position, choice, kernels)
+    if choice["kind"] == "structural_layout":
+        world = replace(world, load_levels=_LEVELS)
     random = open_stream(seed, "culprits", position)
     kind, who, when = choice["kind"], choice["who"], _choose_when(world, choice)
     if who == "host" and kind in _OF_A_HOST and world.ranks > 2:
@@ -204,6 +232,14 @@ def _draw_host(world: World, random: np.random.Generator) -> tuple[int, ...]:
 
 
 def _choose_when(world: World, choice: dict[str, Any]) -> When:
+    """Choose the steps; ranks that idle do so in most, layouts never change, some steps keep their graph."""
+    kind = choice["kind"]
+    if kind == "load_idle":
+        return burst(_MOST_IDLE) if choice["when"] == "burst" else STEADY
+    if kind == "structural_layout":
+        return STEADY
+    if kind == "structural_graph" and choice["when"] == "steady":
+        return burst(_LOST_GRAPHS)
     return {
         "steady": STEADY,
         "onset": onset(world.steps // 2),
@@ -222,6 +258,8 @@ def build_fault(world: World, kind: Kind, ranks: tuple[int, ...], when: When, ra
         return hot_expert(hot, 2.0, when=when)
     if kind == "fabric":
         return fabric(2.0, when=window(world.steps // 3, 2 * world.steps // 3))
+    if kind == "structural_layout":
+        return structural_layout(ranks, 1.5, side="before" if random.random() < 0.5 else "after")
     return {
         "slow_gpu": lambda: slow_gpu(ranks, 1.2, when=when),
         "load_context": lambda: load_context(ranks, 2.0, when=when),
@@ -229,4 +267,7 @@ def build_fault(world: World, kind: Kind, ranks: tuple[int, ...], when: When, ra
         "host_late": lambda: host_late(ranks, 400_000, when=when),
         "receiver_queue": lambda: receiver_queue(ranks, 20_000, when=when),
         "slow_link": lambda: slow_link(ranks, 20_000, when=when),
+        "load_prefill": lambda: load_prefill(ranks, 1.3, when=when),
+        "load_idle": lambda: load_idle(ranks, 1.2, when=when),
+        "structural_graph": lambda: structural_graph(ranks, when=when),
     }[kind]()

@@ -195,6 +195,8 @@ class Scoreboard:
             return []
         rows = [(OURS, _rate(faulty, lambda it: bool(it.right_ranks)), self.false_alarms())]
         for rule in RULES:
+            if not all(rule in it.facts.simple_rules for it in (*faulty, *calm)):
+                continue
             hits = _rate(faulty, lambda it, rule=rule: set(it.facts.simple_rules[rule]) == it.facts.culprits)  # type: ignore[misc]
             rows.append((rule, hits, _rate(calm, lambda it, rule=rule: bool(it.facts.simple_rules[rule]))))  # type: ignore[misc]
         return rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.harness import physics, roofline
+from dprankdiag.harness import physics, queueing, roofline
 from dprankdiag.harness.activity import host_delays
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.durations import Batches, Durations, Lane
@@ -27,6 +27,7 @@ _RECENT = 4
 _COMPUTE: dict[Physics, Callable[[World], Durations]] = {
     "fixed": physics.compute_durations,
     "roofline": roofline.compute_durations,
+    "queueing": queueing.compute_durations,
 }
 
 

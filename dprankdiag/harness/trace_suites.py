@@ -6,19 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from dprankdiag.harness.cases import Case, set_physics
+from dprankdiag.harness.cases import Case, check_physics, set_physics
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.faults import STEADY, Kind, When, onset, periodic, uniform
 from dprankdiag.harness.rule_worlds import RULE_WORLDS
 from dprankdiag.harness.sampling import KINDS, build_fault, draw_culprits, draw_faulty, sample_healthy
 from dprankdiag.harness.suites import WORLDS
 from dprankdiag.harness.transforms import CAREFUL, INVARIANT
-from dprankdiag.harness.world import Communication, Files, World
+from dprankdiag.harness.world import Communication, Files, Physics, World
 
 _UNIFORM_EVERY = 10
 _SHORT_CONTEXT = 50
 """Tokens a request, so few that the work grows much within a recording."""
 _PAIRED: tuple[Kind, ...] = ("slow_gpu", "load_context", "load_requests", "host_late", "hot_expert", "slow_link")
+_PAIRED_BATCHES: tuple[Kind, ...] = ("load_prefill",)
+"""Of the faults that only some physics know, those that another fault does not undo."""
 _SIZES = (0.1, 0.2, 0.4)
 _LIMITS = (0.01, 0.02, 0.03, 0.05, 0.1)
 _FILES: tuple[Files, ...] = ("one", "node", "rank")
@@ -34,12 +36,12 @@ class Suite:
     Attributes:
         content: what it holds, in a few words.
         count: how many cases are drawn unless another number is asked for; None where there is a fixed list.
-        draw: count, seed and kernels a world to cases.
+        draw: count, seed, kernels a world and physics to cases; those that do not heed the physics are moved to it.
     """
 
     content: str
     count: int | None
-    draw: Callable[[int, int, int], list[Case]]
+    draw: Callable[[int, int, int, Physics], list[Case]]
 
 
 def draw_suite(
@@ -52,7 +54,7 @@ def draw_suite(
         ValueError: no such physics.
     """
     suite = SUITES[letter]
-    cases = suite.draw(count or suite.count or 0, seed, kernels)
+    cases = suite.draw(count or suite.count or 0, seed, kernels, check_physics(physics))
     return [replace(case, world=set_physics(case.world, physics)) for case in cases]
 
 
@@ -61,7 +63,7 @@ def list_named(physics: str = "fixed") -> list[Case]:
     return [Case(name, set_physics(world, physics)) for name, world in WORLDS.items()]
 
 
-def _draw_healthy(count: int, seed: int, kernels: int) -> list[Case]:
+def _draw_healthy(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     """Draw healthy worlds in which much varies; one in ten is slow on all ranks alike."""
     cases = []
     for position, (name, world) in enumerate(sample_healthy(count, seed, kernels=kernels).items()):
@@ -82,14 +84,14 @@ def _draw_healthy(count: int, seed: int, kernels: int) -> list[Case]:
     return cases
 
 
-def _draw_single(count: int, seed: int, kernels: int) -> list[Case]:
-    drawn = draw_faulty(count, seed, kernels=kernels)
+def _draw_single(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
+    drawn = draw_faulty(count, seed, kernels=kernels, physics=physics)
     return [Case(name, world, "S", (slowdown,)) for name, (world, slowdown) in drawn.items()]
 
 
-def _draw_compound(count: int, seed: int, kernels: int) -> list[Case]:
+def _draw_compound(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     """Draw by turns pairs of causes, one cause on several ranks in different sizes, and three slow of eight."""
-    pairs = list(combinations(_PAIRED, 2))
+    pairs = list(combinations(_PAIRED if physics == "fixed" else (*_PAIRED, *_PAIRED_BATCHES), 2))
     order = open_stream(seed, "pairs").permutation(len(pairs)).tolist()
     cases = []
     for position in range(count):
@@ -98,7 +100,7 @@ def _draw_compound(count: int, seed: int, kernels: int) -> list[Case]:
         communication: Communication = "deepep" if random.random() < 0.3 else "nccl"
         world = World(
             seed=int(random.integers(2**31)), steps=steps, layers=5, communication=communication,
-            graph=bool(random.random() < 0.6), names=random.choice(["sglang", "vllm"]),
+            graph=bool(random.random() < 0.6), names=random.choice(["sglang", "vllm"]), physics=physics,
         )  # fmt: skip
         kinds: tuple[Kind, ...]
         if position % 2 == 0:
@@ -122,7 +124,7 @@ def _draw_compound(count: int, seed: int, kernels: int) -> list[Case]:
     return cases
 
 
-def _draw_limits(count: int, seed: int, kernels: int) -> list[Case]:
+def _draw_limits(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     """Draw small slowdowns of one steady culprit among eight ranks over two hundred steps."""
     cases = []
     for position in range(count):
@@ -137,11 +139,11 @@ def _draw_limits(count: int, seed: int, kernels: int) -> list[Case]:
     return cases
 
 
-def _draw_invariances(count: int, seed: int, kernels: int) -> list[Case]:
+def _draw_invariances(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     return [replace(case, suite="T1", changes=tuple(INVARIANT)) for case in _draw_changeable(count, seed, kernels)]
 
 
-def _draw_careful(count: int, seed: int, kernels: int) -> list[Case]:
+def _draw_careful(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     cases = []
     for case in _draw_changeable(count, seed, kernels):
         world = replace(case.world, files="rank")
@@ -169,7 +171,7 @@ def _draw_changeable(count: int, seed: int, kernels: int) -> list[Case]:
     return cases
 
 
-def _list_rules(count: int, seed: int, kernels: int) -> list[Case]:
+def _list_rules(count: int, seed: int, kernels: int, physics: Physics) -> list[Case]:
     return list(RULE_WORLDS)
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dprankdiag.harness.events import GraphMode
-from dprankdiag.harness.faults import NEEDS_ROOFLINE, Fault
+from dprankdiag.harness.faults import NEEDS_BATCHES, Fault
 from dprankdiag.harness.kernel_names import CUSTOM_REDUCE_SIZES
 
 Communication = Literal["nccl", "custom_all_reduce", "deepep", "deepep_normal"]
 Names = Literal["sglang", "vllm", "invented"]
 Annotations = Literal["none", "steps", "batch"]
 Files = Literal["one", "node", "rank"]
-Physics = Literal["fixed", "roofline"]
+Physics = Literal["fixed", "roofline", "queueing"]
 Model = Literal["drawn", "deepseek-v3", "kimi-k2", "qwen3-235b", "qwen3-30b", "glm-4.5", "gpt-oss-120b"]
 Chip = Literal["drawn", "h100", "h200", "h20", "b200"]
 
@@ -22,18 +22,19 @@ Chip = Literal["drawn", "h100", "h200", "h20", "b200"]
 class World:
     """One deployment in lockstep.
 
-    Two physics say how long its kernels take. The fixed one gives each a base duration and a straight line over the
+    Three physics say how long its kernels take. The fixed one gives each a base duration and a straight line over the
     load. The roofline one derives them from the shapes of a model and what a chip can do; it takes no durations, no
-    `host_gap_ns` and no `load_spread`, cannot overlap two batches, and knows faults that the other does not.
+    `host_gap_ns` and no `load_spread`. The queueing one reads them from tables and queues, and takes no durations, no
+    `host_gap_ns` and no `length_spread`. These two cannot overlap two batches, and know faults that the first does not.
 
     Attributes:
         physics: which of them.
         model, chip: what the roofline serves on what; drawn by the seed unless named.
         length_spread: standard deviation of the logarithm of a request's KV length (roofline).
-        routing_gini: inequality of the experts' popularity, 0 to 1; experts are placed to even it out (roofline).
-        verify_tokens: tokens a request runs a step, drafts included (roofline).
-        chunk_tokens: tokens of the prompt that each rank computes beside its decoders in a prefill step (roofline).
-        load_levels: factors on the number of requests in equal parts of the run (roofline); none for a steady load.
+        routing_gini: inequality of the experts' popularity, 0 to 1; experts are placed to even it out (not fixed).
+        verify_tokens: tokens a request runs a step, drafts included (not fixed).
+        chunk_tokens: tokens of the prompt that each rank computes beside its decoders in a prefill step (not fixed).
+        load_levels: factors on the number of requests in equal parts of the run (not fixed); none for a steady load.
         ranks, steps, layers: size; with `cut_edges` two more steps run and are only recorded in part, with
             `start_spread` more run that not all ranks record.
         attention_tp: ranks that share one DP rank's attention.
@@ -146,13 +147,13 @@ class World:
     def _check_physics(self) -> None:
         kinds = {fault.kind for fault in self.faults}
         if self.physics == "fixed":
-            if missing := sorted(kinds.intersection(NEEDS_ROOFLINE)):
+            if missing := sorted(kinds.intersection(NEEDS_BATCHES)):
                 raise ValueError(f"the fixed physics knows no {', '.join(missing)}")
             if self.verify_tokens != 1 or self.load_levels:
                 raise ValueError("the fixed physics knows neither drafts nor load levels")
             return
         if self.two_batch_overlap:
-            raise ValueError("the roofline physics cannot overlap two batches")
+            raise ValueError(f"the {self.physics} physics cannot overlap two batches")
         if "structural_layout" in kinds and max(self.load_levels, default=1) < 2 * min(self.load_levels, default=1):
             raise ValueError("an uneven layout shows only where load levels lie a factor of 2 apart")
         for fault in self.faults:

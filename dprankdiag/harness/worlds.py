@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dprankdiag.harness.activity import fault_activity
-from dprankdiag.harness.events import Recording
+from dprankdiag.harness.events import Array, Recording
 from dprankdiag.harness.faults import SPREADABLE, Fault
 from dprankdiag.harness.recorder import record
-from dprankdiag.harness.timeline import play
+from dprankdiag.harness.timeline import Timeline, play
 from dprankdiag.harness.world import World
+
+SURELY = 4.0
+"""A correlation shows if it is so many times what chance makes of as many pairs, one over the root of their number."""
 
 __all__ = ["Truth", "World", "simulate_world", "truth", "truths", "twin"]
 
@@ -79,18 +82,19 @@ def truth(world: World) -> Truth:
 
 def truths(world: World) -> tuple[Truth, ...]:
     """Tell the truth about every fault of a world, each priced with the others in place."""
-    wall_ns = play(world).wall_ns()
-    return tuple(_tell(world, position, wall_ns) for position in range(len(world.faults)))
+    timeline = play(world)
+    return tuple(_tell(timeline, position) for position in range(len(world.faults)))
 
 
-def _tell(world: World, position: int, wall_ns: int) -> Truth:
+def _tell(timeline: Timeline, position: int) -> Truth:
+    world, wall_ns = timeline.world, timeline.wall_ns()
     fault = world.faults[position]
     undone = (_undo(fault),) if fault.kind in SPREADABLE else ()
     others = replace(world, faults=world.faults[:position] + world.faults[position + 1 :] + undone)
     even_ns = play(others).wall_ns()
     return Truth(
         cause=fault.cause,
-        answerable=_answerable(world, fault),
+        answerable=_answerable(timeline, position),
         ranks=_culprits(world, position),
         layers=tuple(layer for layer, _ in fault.layers) or None,
         who=_pattern_of_ranks(world, fault),
@@ -127,27 +131,53 @@ def _pattern_of_steps(world: World, fault: Fault) -> str:
     return fault.when.kind
 
 
-def _answerable(world: World, fault: Fault) -> str:
+def _answerable(timeline: Timeline, position: int) -> str:
     """Name the rung that the recording carries.
 
     Whether requests or KV tokens are uneven shows in batch annotations, or in grids where no graph pads them; prompts
     also show in names, if an engine has a kernel of its own for them. Kernels of unknown names are neither attention
-    nor experts. Steps that are launched eagerly are seen kernel by kernel, however graphs are recorded. Late ends of
-    dispatch and combine are a queue's or a link's: only where experts take longer for more tokens it shows that ends
-    follow these, and that they follow nothing only a collective of another kind could show.
+    nor experts. Steps that are launched eagerly are seen kernel by kernel, however graphs are recorded. Where all
+    collectives are dispatch and combine, late ends are a queue's if they follow the tokens as far as the time of the
+    experts shows these; that they follow nothing only a collective of another kind could show.
     """
+    world = timeline.world
+    fault = world.faults[position]
     if fault.kind == "structural_graph":
         return fault.cause
     if fault.kind == "load_prefill" and world.names != "invented":
         told = world.names == "sglang" or world.annotations == "batch"
         return fault.cause if told else "load.unknown"
-    if fault.kind in ("receiver_queue", "slow_link") and world.communication == "deepep" and world.attention_tp == 1:
-        told = fault.kind == "receiver_queue" and world.physics == "fixed"
-        return fault.cause if told else "unclassified.late"
     if world.graph and world.graph_mode == "graph":
         return "unclassified.late"
-    if world.names == "invented" and fault.kind in SPREADABLE:
+    if world.names == "invented" and fault.kind in (*SPREADABLE, "receiver_queue"):
         return "unclassified.late"
+    if fault.kind in ("receiver_queue", "slow_link") and world.communication == "deepep" and world.attention_tp == 1:
+        told = fault.kind == "receiver_queue" and _follows_tokens(timeline, position)
+        return fault.cause if told else "unclassified.late"
     if fault.kind in ("load_context", "load_requests") and world.graph and world.annotations != "batch":
         return "load.unknown"
     return fault.cause
+
+
+def _follows_tokens(timeline: Timeline, position: int) -> bool:
+    """Tell whether culprits leave dispatch and combine the later, the longer their experts take in that layer."""
+    active = fault_activity(timeline.world, position)
+    late, work = [np.zeros(0)], [np.zeros(0)]
+    for lane in timeline.lanes:
+        for layer in range(timeline.world.layers):
+            ops = [(at, op) for at, op in enumerate(lane.operations) if op.layer == layer]
+            ends = lane.work_ns[:, [at for at, op in ops if op.moves_tokens]].sum(axis=1)
+            experts = lane.work_ns[:, [at for at, op in ops if op.scale == "tokens"]].sum(axis=1)
+            for rank in np.flatnonzero(active.any(axis=0)):
+                on = active[lane.steps, rank]
+                late.append(_center(ends[on, rank]))
+                work.append(_center(experts[on, rank]))
+    pairs = np.concatenate(late), np.concatenate(work)
+    if not all(it.any() for it in pairs):
+        return False
+    return bool(np.corrcoef(*pairs)[0, 1] * np.sqrt(len(pairs[0])) >= SURELY)
+
+
+def _center(values: Array) -> Array:
+    centered: Array = values - values.mean() if len(values) else values.astype(float)
+    return centered

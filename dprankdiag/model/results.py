@@ -33,7 +33,9 @@ _START = Column("start_ns", "int64", "ns", "start")
 _END = Column("end_ns", "int64", "ns", "end")
 _PARTS = (
     *(Column(f"{name}_ns", "int64", "ns", f"{name} time between meetings") for name in COMPONENTS),
-    Column("wait_ns", "int64", "ns", "from the own arrival to the last one"),
+    Column(
+        "wait_ns", "int64", "ns", "from the own arrival to the last one, and between steps for the hosts of other ranks"
+    ),
     Column("exit_ns", "int64", "ns", "end of the own call after the median end; may be negative"),
     Column("transfer_ns", "int64", "ns", "from the last arrival to the median end"),
 )

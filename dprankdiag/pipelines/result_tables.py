@@ -99,6 +99,9 @@ def _rank_steps(group: _Group) -> list[Columns]:
         }
         for name in (*COMPONENTS, "wait", "exit", "transfer"):
             columns[f"{name}_ns"] = group.seen.sums[name][:, position].astype(np.int64)
+        for_hosts = group.seen.sums["inherited"][:, position].astype(np.int64)
+        columns["host_ns"] -= for_hosts
+        columns["wait_ns"] += for_hosts
         parts.append(columns)
     return parts
 
@@ -132,6 +135,9 @@ def _layers(group: _Group) -> list[Columns]:
         for name in (*COMPONENTS, "wait", "exit", "transfer"):
             values = grid.components[name] if name in COMPONENTS else getattr(grid, name)
             columns[f"{name}_ns"] = np.round(values.mean(axis=0)).astype(np.int64).ravel()
+        for_hosts = np.round(grid.inherited_ns.mean(axis=0)).astype(np.int64)
+        columns["host_ns"][:n_ranks] -= for_hosts  # hosts meet before the first position
+        columns["wait_ns"][:n_ranks] += for_hosts
         parts.append(columns)
     return parts
 

@@ -258,15 +258,18 @@ def _rank_times(part: Part) -> tuple[Rank, ...]:
 
 
 def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
-    segment = work = wait = transfer = 0
+    """Add up the times of a rank; idle time in which its host waited for the hosts of others is waiting."""
+    segment = work = wait = transfer = for_hosts = 0
     for grid in group.grids:
         here = grid.segment[:, :, position]
         busy = sum(grid.components[name][:, :, position] for name in WORK)
         work += int(np.minimum(busy, np.maximum(here, 0)).sum())
         segment += int(here.sum())
         wait += int(grid.wait[:, :, position].sum())
+        for_hosts += int(grid.inherited_ns[:, position].sum())
         transfer += int(grid.own_transfer[:, :, position].sum())
-    return replace(rank, work_ns=work, wait_ns=wait, transfer_ns=transfer, idle_ns=max(segment - work, 0))
+    idle = max(segment - work - for_hosts, 0)
+    return replace(rank, work_ns=work, wait_ns=wait + for_hosts, transfer_ns=transfer, idle_ns=idle)
 
 
 def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -269,6 +270,54 @@ def test_every_page_can_be_read_twice_with_one_collector(fixtures: Path) -> None
         assert set(answer.values) == set(alone.values)
         for name, told in answer.values.items():
             np.testing.assert_array_equal(told, alone.values[name])
+
+
+def make_split_page(ranks: range, parts: range, *, order: int = 1) -> bytes:
+    """Write a page with a series that is split by how many ranks computed a prefill."""
+    lines = []
+    for rank in ranks:
+        labels = LABELS.replace('dp_rank="0"', f'dp_rank="{rank}"').replace('tp_rank="0"', f'tp_rank="{rank}"')
+        split = 'sglang:dp_cooperation_realtime_tokens_total{{mode="decode",num_prefill_ranks="{}",{}}} {}'
+        lines += [split.format(part, labels, 0.1 * part + rank) for part in parts]
+        lines.append(f"sglang:num_running_reqs{{{labels}}} {rank}")
+        lines.append(f"sglang:nobody_reads_this{{{labels}}} 1")
+    return "\n".join([*lines[::order], "# EOF", ""]).encode()
+
+
+def tell(answer: LedgerAnswer) -> str:
+    return repr((answer.ranks, {name: told.tolist() for name, told in sorted(answer.values.items())}, answer.facts))
+
+
+def test_what_a_collector_learnt_before_changes_nothing() -> None:
+    pages = [make_split_page(range(8), range(9)), make_split_page(range(4, 8), range(5), order=-1)]
+    alone = [tell(SglangMetrics().parse(page, "x")[0]) for page in pages]
+    for order in ((0, 1), (1, 0)):
+        shared = SglangMetrics()
+        assert [tell(shared.parse(pages[place], "x")[0]) for place in order] == [alone[place] for place in order]
+
+
+def test_series_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dprankdiag.collectors.exposition.MOST_SERIES", 50)
+    shared, page = SglangMetrics(), make_split_page(range(8), range(9))
+    assert len({tell(shared.parse(page, "x")[0]) for _ in range(3)}) == 1
+    assert tell(shared.parse(make_split_page(range(3), range(2)), "x")[0]) == tell(
+        SglangMetrics().parse(make_split_page(range(3), range(2)), "x")[0]
+    )
+
+
+def test_many_more_series_than_at_first_are_learnt() -> None:
+    (answer,) = SglangMetrics().parse(make_split_page(range(32), range(200)), "x")
+    part = 0.1 * np.arange(1, 199)  # the last one is a step in which all ranks did
+    expected = [part.sum() + 198 * rank for rank in range(32)]
+    np.testing.assert_allclose(answer.values["tokens_beside_prefill"], expected)
+
+
+def test_threads_that_learn_at_once_read_what_they_would_read_alone() -> None:
+    pages = [make_split_page(range(first, first + 8), range(60)) for first in range(0, 64, 8)]
+    shared = SglangMetrics()
+    with ThreadPoolExecutor(8) as pool:
+        told = [tell(answer) for (answer,) in pool.map(lambda page: shared.parse(page, "x"), pages * 3)]
+    assert told == [tell(SglangMetrics().parse(page, "x")[0]) for page in pages] * 3
 
 
 def test_half_of_a_sum_is_no_sum() -> None:

@@ -36,6 +36,18 @@ def test_a_score_needs_a_third_more_time() -> None:
     assert named(replace(EVEN, faults=(slow_gpu(5, 1.25),)))["kernel score < 0.75"] == ()
 
 
+def test_blame_by_meeting_finds_one_late_rank_and_several() -> None:
+    assert named(LATE)["blame by meeting"] == (3,)
+    assert named(replace(EVEN, faults=(slow_gpu((1, 6), 1.5),)))["blame by meeting"] == (1, 6)
+
+
+def test_blame_by_meeting_falls_on_whoever_inherited_lateness_too() -> None:
+    found = named(replace(EVEN, attention_tp=2, faults=(load_context(4, 6.0),)))
+    assert set(found["blame by meeting"]) == {4, 5}
+    found = named(replace(EVEN, attention_tp=4, ranks=8, faults=(slow_gpu(6, 1.6),)))
+    assert set(found["blame by meeting"]) > {6}
+
+
 def test_in_an_even_deployment_nothing_stands_out() -> None:
     assert set(named(EVEN).values()) == {()}
 

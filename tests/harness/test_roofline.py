@@ -230,10 +230,25 @@ def test_every_token_reaches_as_many_experts_as_it_takes(faults: tuple[Fault, ..
 def test_a_hot_rank_draws_tokens_from_the_others() -> None:
     world = replace(SMALL, faults=(hot_expert({0: 1, 1: 3}, 3.0),))
     rows = np.full(world.run_steps, 200)
-    hot, even = (route_tokens(it, MODELS["glm-4.5"], rows).tokens for it in (world, twin(world)))
+    hot, even = (route_tokens(it, MODELS["glm-4.5"], rows).tokens for it in (world, replace(world, faults=())))
     assert (np.argmax(hot, axis=2) == [1, 3]).all()
     assert (hot[:, 0, 1] > 1.5 * even[:, 0, 1]).all()
     assert (hot[:, 0, [0, 2, 3]] < even[:, 0, [0, 2, 3]]).all()
+
+
+def test_the_twin_of_a_hot_expert_reads_the_same_weights_on_all_ranks_alike() -> None:
+    world = replace(SMALL, steps=40, faults=(hot_expert({1: 3}, 8.0, when=onset(20)),))
+    rows = np.full(world.run_steps, 40)
+    hot, even = (route_tokens(it, MODELS["glm-4.5"], rows) for it in (world, twin(world)))
+    plain = route_tokens(replace(world, faults=()), MODELS["glm-4.5"], rows)
+    for name in ("tokens", "touched", "tiles"):
+        mine, spread = getattr(hot, name), getattr(even, name)
+        np.testing.assert_allclose(mine.sum(axis=2), spread.sum(axis=2))
+        np.testing.assert_allclose(spread[20:, 1].mean(axis=0), spread[20:, 1].mean(), rtol=0.02)
+        assert (mine[:, 0] == spread[:, 0]).all()
+        assert (mine[:20, 1] == spread[:20, 1]).all()
+    assert hot.touched[20:, 1].sum() < 0.95 * plain.touched[20:, 1].sum()
+    assert np.ptp(even.touched[20:, 1], axis=1).min() > 0
 
 
 def durations(timeline: Timeline, key: str, lane: int = 0) -> np.ndarray:

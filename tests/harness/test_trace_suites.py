@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from dprankdiag.harness.cases import learn_facts, set_physics
+from dprankdiag.harness.cases import Case, learn_facts, set_physics
+from dprankdiag.harness.faults import NEEDS_BATCHES, burst, host_late, structural_graph
 from dprankdiag.harness.rule_worlds import RULE_WORLDS
-from dprankdiag.harness.sampling import draw_faulty
+from dprankdiag.harness.sampling import KINDS, draw_faulty, list_kinds
 from dprankdiag.harness.trace_suites import SUITES, draw_suite, list_named
 from dprankdiag.harness.transforms import CAREFUL, INVARIANT
-from dprankdiag.harness.world import World
+from dprankdiag.harness.world import Physics, World
 
 SMALL = 4_000
 
@@ -44,6 +46,37 @@ def test_single_faults_rotate_act_in_windows_and_befall_hosts() -> None:
     assert all(len(fault.ranks) > 1 for fault in rotating)
     hosts = [(world, fault) for world, fault in faults if world.files == "node" and len(fault.ranks) == world.node_size]
     assert any(fault.kind == "host_late" for _, fault in hosts)
+
+
+@pytest.mark.parametrize("physics", ["roofline", "queueing"])
+def test_kinds_that_need_batches_are_drawn_where_the_physics_knows_them(physics: Physics) -> None:
+    drawn = [(world, *world.faults) for world, _ in draw_faulty(130, 3, kernels=SMALL, physics=physics).values()]
+    assert Counter(fault.kind for _, fault in drawn) == dict.fromkeys(list_kinds(physics), 10)
+    assert set(list_kinds(physics)) == {*KINDS, *NEEDS_BATCHES}
+    for world, fault in drawn:
+        assert world.physics == physics
+        if fault.kind == "load_idle":
+            assert fault.activity(world.steps, world.ranks, np.random.default_rng(1)).any(axis=1).mean() >= 0.5
+        if fault.kind == "structural_graph":
+            assert world.graph
+    pairs = draw_suite("C", 60, 3, kernels=SMALL, physics=physics)
+    assert any(fault.kind == "load_prefill" for case in pairs for fault in case.world.faults)
+
+
+def test_the_fixed_physics_draws_what_it_knows() -> None:
+    assert list_kinds("fixed") == KINDS
+    assert not set(KINDS).intersection(NEEDS_BATCHES)
+
+
+def test_a_fault_that_costs_nothing_is_no_truth() -> None:
+    hidden = World(seed=3, ranks=4, steps=10, layers=2, overlap=True, host_gap_ns=0, faults=(host_late(1, 100),))
+    facts = learn_facts(Case("hidden", hidden, "S"), hidden)
+    assert (facts.truths, facts.expected, facts.is_calm) == ((), "healthy", True)
+
+
+def test_lost_graphs_cost_what_they_do() -> None:
+    world = World(seed=3, physics="queueing", faults=(structural_graph(1, when=burst(0.3)),))
+    assert Case("case", world, "S", (0.5,)).sized_world() == world
 
 
 def test_compound_worlds_hold_pairs_of_causes_and_up_to_three_culprits() -> None:

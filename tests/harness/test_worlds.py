@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dprankdiag.harness
-from dprankdiag.harness.faults import load_context, slow_gpu, uniform
+from dprankdiag.harness.faults import load_context, receiver_queue, slow_gpu, slow_link, uniform
 from dprankdiag.harness.suites import WORLDS
 from dprankdiag.harness.world import Annotations
 from dprankdiag.harness.worlds import World, simulate_world, truth, truths, twin
@@ -93,6 +93,35 @@ def test_grids_of_eager_kernels_tell_the_kind_of_load_too() -> None:
 
 def test_a_replay_recorded_as_a_whole_carries_no_more_than_a_late_rank() -> None:
     assert truth(replace(WORLDS["slow_gpu"], graph_mode="graph")).answerable == "unclassified.late"
+
+
+DISPATCHED = World(seed=5, ranks=4, steps=40, layers=3, communication="deepep")
+
+
+def test_a_queue_is_answerable_where_late_ends_follow_what_the_experts_get() -> None:
+    queue = replace(DISPATCHED, faults=(receiver_queue(1, 40_000),))
+    assert truth(queue).answerable == "structural.dispatch"
+    assert truth(replace(queue, physics="queueing")).answerable == "structural.dispatch"
+    assert truth(replace(queue, routing_spread=0.0)).answerable == "unclassified.late"
+
+
+def test_weights_that_take_all_the_time_hide_what_an_expert_gets() -> None:
+    few = replace(DISPATCHED, physics="roofline", model="deepseek-v3", chip="h200", steps=12)
+    assert truth(replace(few, faults=(receiver_queue(1, 40_000),))).answerable == "unclassified.late"
+    many = replace(few, model="qwen3-30b", chip="h20", requests=512, routing_spread=0.3, steps=40)
+    assert truth(replace(many, faults=(receiver_queue(1, 40_000),))).answerable == "structural.dispatch"
+
+
+def test_a_link_is_answerable_where_ranks_meet_otherwise_too() -> None:
+    link = replace(DISPATCHED, faults=(slow_link(1, 40_000),))
+    assert truth(link).answerable == "unclassified.late"
+    assert truth(replace(link, attention_tp=2)).answerable == "single_point.link"
+
+
+def test_neither_replays_as_a_whole_nor_unknown_names_tell_a_queue() -> None:
+    queue = replace(DISPATCHED, faults=(receiver_queue(1, 40_000),))
+    assert truth(replace(queue, graph_mode="graph")).answerable == "unclassified.late"
+    assert truth(replace(queue, names="invented")).answerable == "unclassified.late"
 
 
 def test_several_faults_are_told_one_by_one_and_share_what_is_lost() -> None:

@@ -53,8 +53,7 @@ def test_waits_add_up_to_those_of_the_worst_step(result: Result) -> None:
     drawn: dict[int, int] = defaultdict(int)
     for event in _events(result, ph="X", cat="wait"):
         drawn[event["tid"] - 1] += _ns(event["dur"])
-    worst = tables["rank_steps"]["step"] == tables["worst_steps"]["step"][0]
-    expected = _sum_by_rank(tables["rank_steps"], "wait_ns", worst)
+    expected = _sum_by_rank(tables["worst_meetings"], "wait_ns")
     assert drawn == {rank: wait for rank, wait in expected.items() if wait}
 
 
