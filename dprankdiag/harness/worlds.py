@@ -107,8 +107,10 @@ def _tell(timeline: Timeline, position: int) -> Truth:
 
 
 def _culprits(world: World, position: int) -> tuple[int, ...]:
+    """List who is to blame; what takes turns over all ranks, by steps or by layers, is nobody's."""
     fault = world.faults[position]
-    if not fault.ranks or (fault.rotating and len(fault.ranks) == world.ranks):
+    takes_turns = fault.rotating or fault.kind == "hot_expert"
+    if not fault.ranks or (takes_turns and len(fault.ranks) == world.ranks):
         return ()
     if fault.kind == "hot_expert":
         return fault.ranks

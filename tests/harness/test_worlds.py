@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dprankdiag.harness
-from dprankdiag.harness.faults import load_context, receiver_queue, slow_gpu, slow_link, uniform
+from dprankdiag.harness.faults import hot_expert, load_context, receiver_queue, slow_gpu, slow_link, uniform
 from dprankdiag.harness.suites import WORLDS
 from dprankdiag.harness.world import Annotations
 from dprankdiag.harness.worlds import World, simulate_world, truth, truths, twin
@@ -93,6 +93,13 @@ def test_grids_of_eager_kernels_tell_the_kind_of_load_too() -> None:
 
 def test_a_replay_recorded_as_a_whole_carries_no_more_than_a_late_rank() -> None:
     assert truth(replace(WORLDS["slow_gpu"], graph_mode="graph")).answerable == "unclassified.late"
+
+
+def test_experts_that_are_hot_on_every_rank_in_turn_are_nobodys_fault() -> None:
+    world = World(seed=5, ranks=2, steps=10, layers=2, faults=(hot_expert({0: 1, 1: 0}, 3.0),))
+    true = truth(world)
+    assert (true.ranks, true.who, true.layers) == ((), "rotating", (0, 1))
+    assert truth(replace(world, faults=(hot_expert({0: 1, 1: 1}, 3.0),))).ranks == (1,)
 
 
 DISPATCHED = World(seed=5, ranks=4, steps=40, layers=3, communication="deepep")
