@@ -27,7 +27,7 @@ def join_rare(
     first = np.array([alike[item.channel, item.operation, item.ranks] for item in sets], np.int32)
     joined: dict[Signature, list[int]] = {}
     for signature, steps in kinds.items():
-        if len(steps) < fewest and signature[-1] in ("decode", "mixed", "step"):
+        if len(steps) < fewest and signature[-1] in ("decode", "decode graph", "mixed", "step"):
             orders = [np.frombuffer(own, np.int32) for own in signature if isinstance(own, bytes) and own]
             same = [(first[order % len(sets)] + order - order % len(sets)).tobytes() for order in orders]
             signature = ("rare", *same, *signature[-2:])

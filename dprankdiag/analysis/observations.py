@@ -126,6 +126,10 @@ class Observations:
         kernels: what the members ran longest, whole recording.
         reference: another recording of the group; None where none was given.
         prefill: `(n_steps, n_ranks)` whether the rank ran prefill attention in the step; None if that is not known.
+        row_blocks: launch sizes that all ranks used for kernels that run once a row (see `analysis.probes`); None if
+            no kernels were recorded.
+        host_come: `(n_steps, n_ranks)` when each host came to the hosts' meeting, ns since the step's start (see
+            `analysis.host_meetings`); None if no range shows one.
     """
 
     ranks: tuple[Rank, ...]
@@ -147,6 +151,8 @@ class Observations:
     kernels: tuple[KernelUse, ...] = ()
     reference: Reference | None = None
     prefill: BoolArray | None = None
+    row_blocks: IntArray | None = None
+    host_come: FloatArray | None = None
 
     @property
     def engine(self) -> str:
@@ -234,3 +240,12 @@ def order_steps(seen: Observations, parts: Sequence[np.ndarray[Any, Any]]) -> Fl
     for grid_id, part in enumerate(parts):
         result[seen.grid_of == grid_id] = part
     return result
+
+
+def mark_next(seen: Observations, marks: BoolArray) -> BoolArray:
+    """Mark the steps that follow at once on those marked; `(n_steps,)` or with more axes behind."""
+    number = order_steps(seen, [grid.number for grid in seen.grids])
+    follows = (np.diff(number) == 1).reshape(-1, *(1,) * (marks.ndim - 1))
+    after = np.zeros(marks.shape, bool)
+    after[1:] = marks[:-1] & follows
+    return after

@@ -16,6 +16,7 @@ from dprankdiag.analysis.batches import align_batches, parse_batches, read_batch
 from dprankdiag.analysis.calls import extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
 from dprankdiag.analysis.grid import bound_steps, build_grids
+from dprankdiag.analysis.host_meetings import time_host_meetings
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.kernel_record import KernelRecord
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
@@ -29,7 +30,7 @@ from dprankdiag.analysis.participations import (
     locate_world,
 )
 from dprankdiag.analysis.partitions import TICK_NS
-from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
+from dprankdiag.analysis.probes import choose_probes, list_row_blocks, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measure_keys
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
@@ -146,6 +147,8 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     known = [factor for factor in slower if factor is not None]
     lanes = Lanes(make, spend, alignment, float(np.median(known)) if known else 0.0)
     groups, left_out = _build_groups(trace, naming, sets, keys, batches, lanes, marks, has_kernels)
+    if has_kernels:
+        groups = [_add_host_meetings(trace, range_catalog, group, alignment) for group in groups]
     return Observed(
         tuple(groups),
         alignment,
@@ -158,6 +161,12 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
         None if shelf is None else _record_kernels(trace, shelf, alignment),
     )
+
+
+def _add_host_meetings(trace: Trace, catalog: RangeCatalog, group: Observations, alignment: Alignment) -> Observations:
+    """Add when the hosts of a group came to their meeting."""
+    ranks = tuple(trace.ranks.index(rank) for rank in group.ranks)
+    return replace(group, host_come=time_host_meetings(trace, catalog, ranks, alignment, group.start_ns))
 
 
 def _record_kernels(trace: Trace, shelf: KernelShelf, alignment: Alignment) -> KernelRecord:
@@ -263,6 +272,7 @@ def _build_groups(
                 prefill=np.stack([_mark_prefill(member, start, end) for member in own], axis=1)
                 if has_kernels
                 else None,
+                row_blocks=list_row_blocks([keys[rank] for rank in ranks], trace.names) if has_kernels else None,
             )
         )
     return groups, left_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,19 @@ def measure_row_ratio(keys: Sequence[KeyTimes], names: Names, *, eager: bool) ->
         if apart or (eager and min(rows) >= FEWEST_BLOCKS):
             return np.asarray(sizes / max(float(np.median(sizes)), 1.0))
     return None
+
+
+def list_row_blocks(keys: Sequence[KeyTimes], names: Names) -> IntArray:
+    """List the launch sizes, in blocks, that every rank used for kernels that run once a row; sorted, each once.
+
+    Rows gathered from all ranks are the same on all of them.
+    """
+    if not names.shapes or not keys:
+        return np.empty(0, np.int64)
+    blocks = np.array([shape[0] * shape[1] * shape[2] for shape in names.shapes], np.int64)
+    codes = [FAMILY_CODE[name] for name in (*ROW_FAMILIES, "router")]
+    used = [np.unique(blocks[item.key[np.isin(item.family, codes)] % len(blocks)]) for item in keys]
+    return np.asarray(reduce(np.intersect1d, used))
 
 
 def _mean_grid(item: KeyTimes, family: int, blocks: FloatArray) -> float | None:

@@ -62,6 +62,7 @@ def take_steps(seen: Observations, index: IntArray) -> Observations:
         os_calls=None,
         ranges=None,
         prefill=None if seen.prefill is None else seen.prefill[index],
+        host_come=None if seen.host_come is None else seen.host_come[index],
     )
 
 

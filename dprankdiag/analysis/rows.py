@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.observations import Observations, mark_next
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.statistics import OUTLIER_SCORE, BoolArray, FloatArray, robust_sd
 from dprankdiag.analysis.thresholds import SPEED_PRIOR_SD
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for normal samples."""
@@ -25,16 +28,19 @@ class RowWork:
     """Work before the gather that is longer on ranks with more rows.
 
     Attributes:
-        spread, lift: `(n_steps, n_ranks)` factors that spread the excess evenly, and that take it away.
+        spread, lift: factors that spread the excess evenly, and that take it away; one array a grid, `(n_steps,
+            n_positions, n_ranks)`.
     """
 
     component: str
-    spread: FloatArray
-    lift: FloatArray
+    spread: tuple[FloatArray, ...]
+    lift: tuple[FloatArray, ...]
 
 
 def measure_row_work(seen: Observations, slowness: FloatArray, standout: Standout, component: str) -> RowWork | None:
     """Hold a component's work before the gather on the ranks and steps meant against that of the rest.
+
+    What a step ends with lies in the first segment of the next one, which may be none of those meant.
 
     Args:
         slowness: `(n_steps, n_ranks)`.
@@ -42,27 +48,71 @@ def measure_row_work(seen: Observations, slowness: FloatArray, standout: Standou
     Returns:
         None where it is not longer, beyond what steps scatter and chips differ.
     """
-    work = sum_before_gather(seen, component) / slowness
-    marks, steps = standout.marks, standout.steps
+    own = [before_gather(grid.side) for grid in seen.grids]
+    first = [np.arange(len(places)) == 0 for places in own]
+    after = mark_next(seen, standout.marks) & ~standout.marks.any(axis=1, keepdims=True)
+    found = [
+        _spread_out(seen, component, slowness, marks, places)
+        for marks, places in ((standout.marks, own), (after, first))
+    ]
+    pairs = [pair for pair in found if pair is not None]
+    if not pairs:
+        return None
+    factors = [tuple(np.prod(each, axis=0) for each in zip(*parts, strict=True)) for parts in zip(*pairs, strict=True)]
+    return RowWork(component, factors[0], factors[1])
+
+
+def _spread_out(
+    seen: Observations, component: str, slowness: FloatArray, marks: BoolArray, places: Sequence[BoolArray]
+) -> tuple[list[FloatArray], list[FloatArray]] | None:
+    """Make the factors that spread the excess at some positions, and that take it away; None if there is none."""
+    work = _sum_where(seen, component, places) / slowness
     rest = _middle_of_rest(work, marks)
-    excess = np.where(marks, np.maximum(work - rest[:, None], 0.0), 0.0)
-    known = steps & (rest > 0)
+    known: BoolArray = np.asarray(marks.any(axis=1) & (rest > 0))
     if not known.any():
         return None
+    excess = np.where(marks, np.maximum(work - rest[:, None], 0.0), 0.0)
     own = np.divide((work * marks).sum(axis=1), np.maximum(marks.sum(axis=1), 1))[known] - rest[known]
     error = MEDIAN_ERROR * float(robust_sd(own)) / np.sqrt(len(own))
     doubt = float(np.hypot(SPEED_PRIOR_SD * np.median(rest[known]), error))
     if float(np.median(own)) <= OUTLIER_SCORE * doubt:
         return None
-    share = excess.mean(axis=1, keepdims=True)
-    even = np.where(excess > 0, work - excess, work) + share
-    busy = known[:, None] & (work > 0)
-    safe = np.maximum(work, 1.0)
-    return RowWork(
-        component,
-        np.where(busy, even / safe, 1.0),
-        np.where(busy, (work - excess) / safe, 1.0),
-    )
+    pairs = [
+        _divide_excess(grid.components[component], slowness[mine], marks[mine], excess[mine], chosen)
+        for grid, mine, chosen in zip(seen.grids, list_rows(seen), places, strict=True)
+    ]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def list_rows(seen: Observations) -> list[BoolArray]:
+    """Tell which steps, `(n_steps,)`, each grid holds."""
+    return [np.asarray(seen.grid_of == grid_id) for grid_id in range(len(seen.grids))]
+
+
+def _divide_excess(
+    values: IntArray, slowness: FloatArray, marks: BoolArray, excess: FloatArray, places: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Make the factors of a kind of step, each position having the part of the excess that it usually has.
+
+    The first position also holds the end of the step before, which rows lengthen otherwise than projections.
+
+    Args:
+        values: `(n_steps, n_positions, n_ranks)`.
+        excess: `(n_steps, n_ranks)` summed over the places.
+        places: `(n_positions,)`.
+    """
+    factors = np.ones(values.shape), np.ones(values.shape)
+    if not places.any() or not excess.any():
+        return factors
+    work = values[:, places] / slowness[:, None, :]
+    over = work - _middle_of_rest(work.swapaxes(1, 2), marks[:, :, None])[:, :, None]
+    usual = np.maximum(over.swapaxes(1, 2)[marks].mean(axis=0), 0.0)
+    more = excess[:, None, :] * (usual / max(float(usual.sum()), 1.0))[None, :, None]
+    less = np.maximum(work - more, 0.0)
+    known = (work > 0) & np.any(excess > 0, axis=1)[:, None, None]
+    for factor, wanted in zip(factors, (less + (work - less).mean(axis=2, keepdims=True), less), strict=True):
+        factor[:, places] = np.where(known, wanted / np.maximum(work, 1.0), 1.0)
+    return factors
 
 
 def sum_before_gather(seen: Observations, component: str) -> FloatArray:
@@ -77,8 +127,8 @@ def sum_after_gather(seen: Observations, component: str) -> FloatArray:
 
 def _sum_where(seen: Observations, component: str, places: Sequence[BoolArray]) -> FloatArray:
     work = np.zeros((seen.n_steps, seen.n_ranks))
-    for grid_id, (grid, chosen) in enumerate(zip(seen.grids, places, strict=True)):
-        work[seen.grid_of == grid_id] = grid.components[component][:, chosen].sum(axis=1)
+    for grid, mine, chosen in zip(seen.grids, list_rows(seen), places, strict=True):
+        work[mine] = grid.components[component][:, chosen].sum(axis=1)
     return work
 
 
@@ -88,8 +138,8 @@ def before_gather(side: tuple[str, ...]) -> BoolArray:
 
 
 def _middle_of_rest(work: FloatArray, marks: BoolArray) -> FloatArray:
-    """Return the median of the ranks not meant in each step, `(n_steps,)`; 0 where all are meant."""
-    rest = np.zeros(len(work))
-    some = ~marks.all(axis=1)
+    """Return the median over the ranks (axis 1) not meant in each step, `work` without that axis; 0 where all are."""
+    rest = np.zeros((len(work), *work.shape[2:]))
+    some = ~marks.reshape(len(marks), -1).all(axis=1)
     rest[some] = np.nanmedian(np.where(marks, np.nan, work)[some], axis=1)
     return rest

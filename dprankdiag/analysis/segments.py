@@ -114,8 +114,6 @@ def cut_segments(
         probe_keys: sorted keys of equal work.
         contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
-    rows = _find_edges(lane.start_ns, arrival_ns, "right")
-    host_ns, ahead_ns = _measure_launches(lane, rows)
     work = np.flatnonzero(IS_WORK[lane.family])
     own_end = lane.end_ns[work]
     begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
@@ -135,41 +133,49 @@ def cut_segments(
     family, phase = lane.family[work], lane.phase[work]
     content = _sum_between(_CONTENT[family], edges)
     is_attention = (family == FAMILY_CODE["attention"]) | (family == FAMILY_CODE["kv_write"])
-    return Segments(
-        arrival_ns,
-        end_ns,
+    times = (
         _sum_between(busy * is_attention, edges),
         _sum_between(busy * (family == FAMILY_CODE["moe_expert"]), edges),
         _sum_between(busy, edges),
         _sum_between(busy * _is_among(lane.key[work], probe_keys), edges),
         _sum_between(lost, edges) if contention else np.zeros(len(arrival_ns), np.int64),
-        host_ns,
-        content,
+    )
+    counts = (
         _count_between(family == FAMILY_CODE["sampling"], edges),
         _count_between(phase == 1, edges),
         _count_between(phase == 2, edges),
         _gather_bits(phase, edges),
         _count_between(lane.in_graph[work], edges),
-        lane.launch_ns is not None,
-        *_find_idle(lane, arrival_ns, rows, content),
-        ahead_ns,
     )
+    del work, busy, lost, family, phase, is_attention  # each is as long as the lane, and so is what comes next
+    rows, ready = _find_edges(lane.start_ns, arrival_ns, "right"), _find_ready(lane)
+    host_ns, ahead_ns = _measure_launches(lane, rows, ready)
+    idle = _find_idle(lane, arrival_ns, rows, ready, content)
+    return Segments(arrival_ns, end_ns, *times, host_ns, content, *counts, lane.launch_ns is not None, *idle, ahead_ns)
 
 
-def _find_idle(lane: Lane, arrival_ns: IntArray, edges: IntArray, content: IntArray) -> tuple[CountArray, CountArray]:
+def _find_ready(lane: Lane) -> IntArray:
+    """Return, for every row, the latest end of the earlier rows of the lane; the first row's own start."""
+    ready = running_end(lane.end_ns)
+    ready[:1] = lane.start_ns[:1]
+    return ready
+
+
+def _find_idle(
+    lane: Lane, arrival_ns: IntArray, edges: IntArray, ready: IntArray, content: IntArray
+) -> tuple[CountArray, CountArray]:
     """Find the time in which no row of the lane runs before each meeting, where it is usually longest (see `Segments`).
 
     Segments of equal content have it before the same row, so that a stall elsewhere is not taken for it.
 
     Args:
         edges: where each segment's rows begin, the last entry where they end.
+        ready: see `_find_ready`.
     """
     filled = np.flatnonzero(edges[1:] > edges[:-1])
     first, until = np.zeros(len(arrival_ns), np.int32), np.zeros(len(arrival_ns), np.int32)
     if not len(filled):
         return first, until
-    ready = running_end(lane.end_ns)
-    ready[0] = lane.start_ns[0]
     gap = (lane.start_ns - ready)[: edges[-1]]
     begin = edges[:-1][filled]
     longest = np.maximum.reduceat(gap, begin)
@@ -195,11 +201,11 @@ def _narrow(values_ns: IntArray) -> CountArray:
     return np.clip(values_ns, -most, most).astype(np.int32)
 
 
-def _measure_launches(lane: Lane, edges: IntArray) -> tuple[IntArray, CountArray]:
+def _measure_launches(lane: Lane, edges: IntArray, ready: IntArray) -> tuple[IntArray, CountArray]:
     """Sum the gaps in which nothing runs and the next row's launch had not returned; and see how far launches lead.
 
     Args:
-        edges: as of `_find_idle`.
+        edges, ready: as of `_find_idle`.
 
     Returns:
         host_ns and ahead_ns of `Segments`.
@@ -207,8 +213,6 @@ def _measure_launches(lane: Lane, edges: IntArray) -> tuple[IntArray, CountArray
     ahead = np.full(len(edges) - 1, np.iinfo(np.int32).max, np.int32)
     if lane.launch_ns is None or not len(lane.start_ns):
         return np.zeros(len(ahead), np.int64), ahead
-    ready = running_end(lane.end_ns)
-    ready[0] = lane.start_ns[0]
     late = np.minimum(lane.launch_ns, lane.start_ns) - ready
     late[(lane.launch_ns == ABSENT_NS) | (late < 0)] = 0
     host = _sum_between(late, edges)

@@ -10,11 +10,8 @@ import numpy as np
 from dprankdiag.analysis.absences import FlightView
 from dprankdiag.analysis.awaited import Line, WaitView
 from dprankdiag.analysis.exits import LateExit
-from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.padding import Padding, even_rows, is_after_gather, judge_padding
-from dprankdiag.analysis.rows import before_gather, measure_row_work
-from dprankdiag.analysis.skews import Skews, rest_of_work
+from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.claims import Claim, Undo, UntimedClaim
@@ -151,12 +148,6 @@ def scale(seen: Observations, component: str, factor: FloatArray) -> Undo:
     return Undo(component, seen.spread_factor(factor))
 
 
-def scale_before(seen: Observations, component: str, factor: FloatArray) -> Undo:
-    """Make an undo of what lies before the gather from a factor by step and rank."""
-    sides = [before_gather(grid.side)[None, :, None] for grid in seen.grids]
-    return Undo(component, tuple(np.where(*pair, 1.0) for pair in zip(sides, seen.spread_factor(factor), strict=True)))
-
-
 def waiting_evidence(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> list[Evidence]:
     """Say how long the culprits and the others waited: the late rank waits least."""
     wait = seen.sums["wait"][steps]
@@ -265,134 +256,6 @@ def count_ranks(ranks: Sequence[int]) -> str:
 def times(ratio: float) -> str:
     """Write a factor with three significant digits, whole where it is large: ``2.45 ×``, ``4211 ×``, ``2e+09 ×``."""
     return f"{ratio:.0f} ×" if 1000 <= ratio < 1e6 else f"{ratio:.3g} ×"
-
-
-def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because: str) -> Iterator[Claim | Abstention]:
-    """Claim every attention standout of one kind.
-
-    The undo spreads the attention work evenly over the group, the total conserved; other work before the gather that
-    grows with it is spread too, and work after the gather that is padded to the busiest rank's rows shrinks on all.
-
-    Args:
-        because: ends the summary "rank 3: 2.1 × the attention work of the other ranks".
-    """
-    for load in classify_loads(seen, skews):
-        if load.kind != kind:
-            continue
-        if (reason := unseen_member(seen)) is not None:
-            yield Abstention(cause, reason)
-            continue
-        standout = load.standout
-        ranks = members(standout.mask)
-        work = seen.sums["attention"] / skews.slowness
-        undo = [scale(seen, "attention", even_out(work, standout))]
-        proof = [scale(seen, "attention", lift_off(work, standout))]
-        if load.follows_rows:
-            rows = [measure_row_work(seen, skews.slowness, standout, component) for component in ("probe", "other")]
-            undo += [scale_before(seen, item.component, item.spread) for item in rows if item is not None]
-            proof += [scale_before(seen, item.component, item.lift) for item in rows if item is not None]
-        else:
-            for other in skews.other:
-                if other.mask[list(ranks)].all() and (other.steps & standout.steps).any():
-                    component = rest_of_work(skews.speed_basis)
-                    rest_work = seen.sums[component] / skews.slowness
-                    undo.append(scale(seen, component, even_out(rest_work, standout)))
-                    proof.append(scale(seen, component, lift_off(rest_work, standout)))
-                    break
-        padded = judge_padding(seen) if load.follows_rows else None
-        if isinstance(padded, Padding):
-            rest = padded.rows[:, ~standout.mask].max(axis=1) if not standout.mask.all() else even_rows(padded)
-            busiest = standout.steps & standout.mask[padded.rows.argmax(axis=1)]
-            undo += shrink_padding(seen, padded, busiest, even_rows(padded))
-            proof += shrink_padding(seen, padded, busiest, rest)
-        where = f" in {int(standout.steps.sum())} of {seen.n_steps} steps" if standout.is_burst else ""
-        yield Claim(
-            cause,
-            ranks_of(standout),
-            standout.steps,
-            who_of(standout),
-            when_of(seen, standout),
-            f"{name_culprits(seen, standout)}: {_say_load(load)}{where}{because}",
-            (*_load_evidence(seen, load, ranks, standout.steps), *_padding_evidence(padded, standout.steps)),
-            (
-                Alternative("single_point.gpu", "kernels of equal work longer on that rank too"),
-                Alternative("structural.layout", "the same share at every load level"),
-            ),
-            tuple(undo),
-            period_ns=period_of(seen, standout),
-            proof=tuple(proof),
-            spread_ns=standout.spread * float(np.median(work)),
-        )
-
-
-def shrink_padding(seen: Observations, padding: Padding, steps: BoolArray, rows: FloatArray) -> list[Undo]:
-    """Make the undos that bring every rank's work after the gather to that of so many rows.
-
-    Args:
-        steps: `(n_steps,)` the steps in which it shrinks.
-        rows: `(n_steps,)` rows that the busiest rank would hold.
-    """
-    undo = []
-    for component in padding.lines:
-        by_step = np.where(steps, padding.shrink(component, rows), 1.0)
-        factors = []
-        for grid_id, grid in enumerate(seen.grids):
-            after = is_after_gather(grid.side)
-            own = by_step[seen.grid_of == grid_id]
-            factors.append(np.where(after[None, :, None], own[:, None, None], 1.0))
-        undo.append(Undo(component, tuple(factors)))
-    return undo
-
-
-def _padding_evidence(padded: Padding | str | None, steps: BoolArray) -> Iterator[Evidence]:
-    if isinstance(padded, Padding):
-        excess = float(np.mean(padded.excess_ns(even_rows(padded))[steps]))
-        text = f"work after the gather follows the busiest rank's rows: {format_ns(excess)} a step longer on every rank"
-        yield Evidence("padding_ns_per_step", excess, "ns", text, 0.0, int(steps.sum()))
-    elif padded is not None:
-        text = f"whether rows are padded to this rank's cannot be judged, and what that costs is not counted: {padded}"
-        yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
-
-
-def _say_load(load: LoadSkew) -> str:
-    if load.kind == "idle":
-        return "all requests"
-    return f"{_work_ratio(load.standout):.2f} × the attention work of the other ranks"
-
-
-def _work_ratio(standout: Standout) -> float:
-    return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
-
-
-def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], steps: BoolArray) -> Iterator[Evidence]:
-    attention = seen.sums["attention"][steps]
-    others = [position for position in range(seen.n_ranks) if position not in ranks]
-    n = int(steps.sum())
-    if load.standout.centre > 0:
-        ratio = _work_ratio(load.standout)
-        yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
-    if others:
-        own = float(np.median(attention[:, list(ranks)]))
-        rest = float(np.median(attention[:, others]))
-        text = f"{format_ns(own)} of attention a step, the others {format_ns(rest)}: {format_ns(own - rest)} more"
-        yield Evidence("attention_excess_ns", own - rest, "ns", text, 0.0, n)
-    if load.post_ratio is not None:
-        text = f"experts after the gather take {load.post_ratio:.2f} × the others' time: not a slower chip"
-        yield Evidence("post_gather_ratio", load.post_ratio, "ratio", text, 1.0, n)
-    if load.row_ratio is not None:
-        text = f"{load.row_ratio:.2f} × the requests of the others"
-        yield Evidence("request_ratio", load.row_ratio, "ratio", text, 1.0, n)
-    if load.held_ratio is not None:
-        text = f"{load.held_ratio:.2f} × the KV tokens of the others"
-        yield Evidence("held_token_ratio", load.held_ratio, "ratio", text, 1.0, n)
-    if load.prompt_ratio is not None and load.kind == "prefill":
-        text = f"{load.prompt_ratio:.2f} × the prompt tokens of the others"
-        yield Evidence("prompt_token_ratio", load.prompt_ratio, "ratio", text, 1.0, n)
-    if load.standout.is_burst:
-        share = n / seen.n_steps
-        text = f"{format_ratio(share)} of the steps are held up so"
-        yield Evidence("held_up_steps_ratio", share, "ratio", text, 0.0, seen.n_steps)
-    yield from show_culprits(seen, ranks, steps)
 
 
 def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import claim_loads
 from dprankdiag.classifiers.ledgers import claim_ledger_load
+from dprankdiag.classifiers.loads import claim_loads
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention
 

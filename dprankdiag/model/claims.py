@@ -36,7 +36,9 @@ class Claim:
         undo: what removes the fault, total work conserved where work only moves.
         proof: what removes it as if it had never been (for prediction of the steps outside the claim's window);
             empty where that is the same as `undo`.
-        basis: "replayed", or "bound" where the loss is an upper bound.
+        most: what may be the fault's as well where that cannot be judged, with the undo: the interval of the loss
+            reaches up to it; empty where the undo is all.
+        basis: "replayed"; "bound" where the loss is an upper bound, "lower bound" where it is at least that.
         loss_known: False where no counterfactual exists; the price stays null.
         spread_ns: how much the named ranks' time a step might differ from the others' without any fault (a standard
             deviation); nobody knows what a rank would do if it were well.
@@ -56,6 +58,7 @@ class Claim:
     layers: tuple[int, ...] | None = None
     period_ns: int | None = None
     proof: tuple[Undo, ...] = ()
+    most: tuple[Undo, ...] = ()
     loss_known: bool = True
     spread_ns: float = 0.0
     support: float = 1.0

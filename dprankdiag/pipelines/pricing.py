@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.observations import Observations, mark_next, order_steps
 from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, bootstrap_sum, robust_sd
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.catalog.confidence import load_calibration
@@ -82,6 +82,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     for claim in claims:
         if claim.when in ("burst", "periodic") or claim.who == "rotating":
             event |= claim.steps & (claim.steps.mean() < 1)
+    event |= mark_next(seen, event)  # what a step ends with lies in the first segment of the next one
     error = measure_replay_error(seen.grids, [event[seen.grid_of == grid_id] for grid_id in range(len(seen.grids))])
     trusted = error is None or error <= REPLAY_ERROR_LIMIT
     findings: list[Finding] = []
@@ -104,7 +105,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         round(float(total.sum())) if trusted else None,
         round(float((total - kept).sum())) if trusted else None,
         round(max(float((shares.balanced - shares.even).sum()), 0.0)) if trusted else None,
-        _bound(total, measured, noise, priced) if trusted else None,
+        _bound(seen, total, measured, noise, priced) if trusted else None,
         error,
         hidden / float(shares.measured.sum()),
         _spike_ratio(seen, measured, balanced),
@@ -149,7 +150,7 @@ def _make_finding(
     bare = _unpriced(seen, claim, causes)
     span = bare.window
     wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS
-    interval = _bound(lost, measured, noise, [claim])
+    interval = _bound(seen, lost, measured, noise, [claim])
     when = _refine_when(claim.when, lost)
     return replace(
         bare,
@@ -167,7 +168,9 @@ def _make_finding(
     )
 
 
-def _bound(lost: FloatArray, measured: FloatArray, noise: FloatArray, claims: Sequence[Claim]) -> Interval:
+def _bound(
+    seen: Observations, lost: FloatArray, measured: FloatArray, noise: FloatArray, claims: Sequence[Claim]
+) -> Interval:
     """Bound what claims cost, as a share of the measured time.
 
     The faults lie in the recording as they are, so that only what the steps would have taken without them is uncertain:
@@ -183,7 +186,15 @@ def _bound(lost: FloatArray, measured: FloatArray, noise: FloatArray, claims: Se
     unknown = sum((claim.spread_ns * int(claim.steps.sum())) ** 2 for claim in claims)
     model = load_calibration().model_error_ratio * whole
     beyond = NORMAL_90 * float(np.sqrt(unknown + model**2))
-    return max(whole - float(np.hypot(low, beyond)), 0.0) / wall, (whole + float(np.hypot(high, beyond))) / wall
+    high = float(np.hypot(high, beyond)) + sum(_more_at_most(seen, claim) for claim in claims)
+    return max(whole - float(np.hypot(low, beyond)), 0.0) / wall, min((whole + high) / wall, 1.0)
+
+
+def _more_at_most(seen: Observations, claim: Claim) -> float:
+    """Sum by how much more a claim costs if all is its that may be, ns."""
+    if not claim.most:
+        return 0.0
+    return max(float((replay_with(seen.grids, claim.undo) - replay_with(seen.grids, claim.most)).sum()), 0.0)
 
 
 def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:
@@ -242,7 +253,7 @@ def _confidence(seen: Observations, claim: Claim) -> float:
 
 def _summarise(claim: Claim, lost: FloatArray, ratio: float, steps: int) -> str:
     each = float(lost[claim.steps].sum()) / max(steps, 1)
-    bound = "up to " if claim.basis == "bound" else ""
+    bound = {"bound": "up to ", "lower bound": "at least "}.get(claim.basis, "")
     where = f"in each of {steps} steps" if steps > 1 else "in one step"
     return f"{claim.summary}; costs {bound}{format_ns(each)} {where}, {format_ratio(ratio)} of all time"
 

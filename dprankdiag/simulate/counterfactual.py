@@ -52,11 +52,12 @@ class Shares:
     even: FloatArray
 
 
-def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArray:
+def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]], begun: FloatArray | None = None) -> FloatArray:
     """Replay the steps of a grid with components scaled.
 
     Args:
         undos: (component, factor) with factors broadcastable to `(n_steps, n_positions, n_ranks)`.
+        begun: what `find_begun` finds of the grid, so that it is found once for many replays.
 
     Returns:
         `(n_steps,)` wall time of each step, ns.
@@ -70,7 +71,8 @@ def replay(grid: StepGrid, undos: Sequence[tuple[str, FloatArray]]) -> FloatArra
     if "transfer" in scale:
         transfer = transfer * scale["transfer"]
     segment = np.maximum(_scale_segment(grid, scale), 0.0)
-    return run_steps(grid, segment, transfer, exit_ns, entry, _scale_tail(grid, scale), _take_launches(grid, scale))
+    launches = _take_launches(grid, scale, find_begun(grid) if begun is None else begun)
+    return run_steps(grid, segment, transfer, exit_ns, entry, _scale_tail(grid, scale), launches)
 
 
 def _join_factors(undos: Sequence[tuple[str, FloatArray]]) -> dict[str, FloatArray]:
@@ -120,16 +122,23 @@ class Launches:
     ready: FloatArray
 
 
-def _take_launches(grid: StepGrid, scale: Mapping[str, FloatArray]) -> Launches | None:
-    """Take when launches came, those that a factor on `host` makes earlier with it."""
+def find_begun(grid: StepGrid) -> FloatArray | None:
+    """Find when every segment began as measured (see `Launches.ready`); None where launches are not replayed."""
     if grid.ahead is None or grid.beside is not None:
+        return None
+    stay = grid.segment + grid.wait + grid.own_transfer
+    return np.asarray(grid.entry[:, None, :] + np.cumsum(stay, axis=1) - stay, np.float64)
+
+
+def _take_launches(grid: StepGrid, scale: Mapping[str, FloatArray], begun: FloatArray | None) -> Launches | None:
+    """Take when launches came, those that a factor on `host` makes earlier with it."""
+    if grid.ahead is None or begun is None:
         return None
     idle = -grid.ahead.astype(np.float64)
     if "host" in scale:
         # A host that is late with one launch is late with all that follow in the step.
         idle = idle + np.cumsum(grid.components["host"] * (scale["host"] - 1.0), axis=1)
-    stay = (grid.segment + grid.wait + grid.own_transfer).astype(np.float64)
-    return Launches(idle, grid.entry[:, None, :] + np.cumsum(stay, axis=1) - stay)
+    return Launches(idle, begun)
 
 
 def _scale_exit(
@@ -230,10 +239,12 @@ def share_losses(grids: Sequence[StepGrid], claims: Sequence[Claim]) -> Shares:
     Exact up to `EXACT_CLAIMS` claims, else over seeded permutations.
     """
     cache: dict[frozenset[int], FloatArray] = {}
+    begun = [find_begun(grid) for grid in grids]
 
     def wall(undone: frozenset[int]) -> FloatArray:
         if undone not in cache:
-            cache[undone] = _replay_all(grids, [undo for index in sorted(undone) for undo in claims[index].undo])
+            undos = [undo for index in sorted(undone) for undo in claims[index].undo]
+            cache[undone] = _replay_all(grids, undos, begun)
         return cache[undone]
 
     everything = frozenset(range(len(claims)))
@@ -272,11 +283,12 @@ def _shapley_sampled(n: int, wall: Callable[[frozenset[int]], FloatArray]) -> Fl
 
 def replay_with(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
     """Replay all grids with the given undos; steps ordered by grid and row."""
-    return _replay_all(grids, undos)
+    return _replay_all(grids, undos, [None] * len(grids))
 
 
-def _replay_all(grids: Sequence[StepGrid], undos: Sequence[Undo]) -> FloatArray:
-    return np.concatenate([replay(grid, _of_grid(undos, index)) for index, grid in enumerate(grids)])
+def _replay_all(grids: Sequence[StepGrid], undos: Sequence[Undo], begun: Sequence[FloatArray | None]) -> FloatArray:
+    pairs = zip(grids, begun, strict=True)
+    return np.concatenate([replay(grid, _of_grid(undos, index), own) for index, (grid, own) in enumerate(pairs)])
 
 
 def _of_grid(undos: Sequence[Undo], index: int) -> list[tuple[str, FloatArray]]:

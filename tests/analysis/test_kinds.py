@@ -34,6 +34,12 @@ def test_other_orders_phases_and_joins_are_not(other: Signature) -> None:
     assert sorted(join_rare(kinds, SETS, 3).values()) == [[4, 5], [7, 8]]
 
 
-def test_kinds_that_are_not_rare_stay_apart_and_so_do_graphs() -> None:
-    kinds = {signature(0, 1): [1, 2, 3], signature(0, 2): [4, 5, 6], signature(0, 1, phase="decode graph"): [7]}
+def test_kinds_that_are_not_rare_stay_apart() -> None:
+    kinds = {signature(0, 1): [1, 2, 3], signature(0, 2): [4, 5, 6]}
     assert join_rare(kinds, SETS, 3) == kinds
+
+
+def test_graphs_of_rare_sizes_are_joined_with_each_other_and_with_nothing_else() -> None:
+    graphs = {signature(0, 1, phase="decode graph"): [7, 9], signature(0, 2, phase="decode graph"): [3]}
+    joined = join_rare({signature(0, 2): [4, 5], **graphs}, SETS, 3)
+    assert sorted(joined.values()) == [[3, 7, 9], [4, 5]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dprankdiag.harness.faults import Fault, load_context, load_requests, onset, periodic
+from dprankdiag.harness.faults import Fault, When, load_context, load_requests, onset, periodic
 from dprankdiag.harness.suites import write_world
 from dprankdiag.harness.worlds import World, truth
 from dprankdiag.model.diagnosis import Evidence, Finding
@@ -67,6 +67,42 @@ def test_rows_that_never_change_leave_padding_open(tmp_path: Path, padded: bool)
     (said,) = said_of_padding(only_finding(world, tmp_path))
     assert said.value is None
     assert "cannot be judged" in said.text
+
+
+ROOFLINE = World(seed=96, physics="roofline", model="qwen3-30b", chip="h100", steps=50, layers=3)
+"""Replayed graphs are captured for so many rows, and hosts take longer for more requests."""
+
+
+@pytest.mark.parametrize("when", [onset(25), periodic(4, 1)], ids=["onset", "periodic"])
+def test_graphs_of_other_sizes_show_what_rows_cost_all_ranks(tmp_path: Path, when: When) -> None:
+    world = replace(ROOFLINE, faults=(load_requests(6, 12.0, when=when),))
+    finding = only_finding(world, tmp_path)
+    assert is_priced_right(world, finding)
+    assert finding.basis == "replayed"
+    (said,) = said_of_padding(finding)
+    assert said.value is not None
+    assert said.value > 0
+
+
+def test_what_graphs_of_one_size_hide_makes_a_lower_bound(tmp_path: Path) -> None:
+    world = replace(ROOFLINE, faults=(load_requests(6, 12.0),))
+    finding = only_finding(world, tmp_path)
+    true = truth(world).lost_ratio
+    assert finding.lost_ratio is not None
+    assert finding.interval is not None
+    assert finding.basis == "lower bound"
+    assert "at least" in finding.summary
+    assert finding.lost_ratio < true < finding.interval[1]
+
+
+def test_the_time_a_host_takes_for_more_requests_is_the_loads(tmp_path: Path) -> None:
+    world = replace(ROOFLINE, graph=False, faults=(load_requests(6, 12.0),))
+    finding = only_finding(world, tmp_path)
+    assert is_priced_right(world, finding)
+    assert finding.basis == "replayed"
+    (late,) = [item for item in finding.evidence if item.name == "host_meeting_lateness_ns"]
+    assert late.value is not None
+    assert late.value > 100_000
 
 
 def test_the_steps_before_an_onset_are_predicted_without_the_padding(tmp_path: Path) -> None:
