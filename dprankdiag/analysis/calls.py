@@ -35,6 +35,8 @@ class Calls:
         halves: where each lets work go on and stops it again, if it is sent and received in two kernels.
         sequence: its number within its process group and the group, as one number that all members share; None where
             the recording does not number every call.
+        before: the channel, or the family, of the row before each on its stream: tells less than its place, but the
+            same on ranks whose batches differ in size; None where that is not known.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Calls:
     overlap: Overlap | None = None
     halves: Halves | None = None
     sequence: IntArray | None = None
+    before: IntArray | None = None
 
     def __len__(self) -> int:
         """Count the calls."""
@@ -61,6 +64,7 @@ class Calls:
             overlap=None if self.overlap is None else self.overlap.take(rows),
             halves=None if self.halves is None else self.halves.take(rows),
             sequence=None if self.sequence is None else self.sequence[rows],
+            before=None if self.before is None else self.before[rows],
         )
 
 
@@ -87,12 +91,14 @@ def extract_calls(lane: Lane, rank: int, messages: Columns | None = None) -> dic
     ready = lane.same_stream_ready()[rows]
     start, end = lane.start_ns[rows], lane.end_ns[rows]
     arrival = np.minimum(np.maximum(start, ready), end)
-    place = _places(lane, rows)
+    before = _rows_before(lane, rows)
+    place = lane.key[rows] * PLACE_FACTOR + np.where(before >= 0, lane.key[before], -1)
+    near = np.where(lane.channel[before] >= 0, lane.channel[before], -2 - lane.family[before].astype(np.int64))
     overlap = measure_overlap(lane, rows, arrival, ready)
     sequence = None
     if messages is not None and count_rows(messages):
         place, sequence = _read_messages(messages, start, lane.stream[rows].astype(np.int64), place)
-    every = Calls(rank, start, arrival, end, place, overlap, None, sequence)
+    every = Calls(rank, start, arrival, end, place, overlap, None, sequence, np.where(before >= 0, near, -1))
     found = {}
     for channel in np.unique(lane.channel[rows]):
         here = lane.channel[rows] == channel
@@ -118,13 +124,13 @@ def _read_messages(
     return told, np.where(known, (group << GROUP_SHIFT) + np.minimum(number, LARGEST), -1)
 
 
-def _places(lane: Lane, rows: IntArray) -> IntArray:
-    """Number each call by its own key and the key of the row before it on its stream."""
+def _rows_before(lane: Lane, rows: IntArray) -> IntArray:
+    """Return the row before each call on its stream, -1 where it is the first."""
     before = np.full(len(lane.key), -1, np.int64)
     for stream in np.unique(lane.stream[rows]):
         own = np.flatnonzero(lane.stream == stream)
-        before[own[1:]] = lane.key[own[:-1]]
-    return np.asarray(lane.key[rows] * PLACE_FACTOR + before[rows])
+        before[own[1:]] = own[:-1]
+    return before[rows]
 
 
 def form_channels(by_rank: Sequence[dict[tuple[int, int], Calls]], naming: Naming) -> list[Channel]:
@@ -163,7 +169,9 @@ def merge_calls(parts: Sequence[Calls]) -> Calls:
     start, arrival, end, place = columns
     numbers = [part.sequence for part in parts if part.sequence is not None]
     sequence = np.concatenate(numbers)[order] if len(numbers) == len(parts) else None
-    return Calls(parts[0].rank, start, arrival, end, place, overlap, None, sequence)
+    near = [part.before for part in parts if part.before is not None]
+    before = np.concatenate(near)[order] if len(near) == len(parts) else None
+    return Calls(parts[0].rank, start, arrival, end, place, overlap, None, sequence, before)
 
 
 def split_by_place(channel: Channel) -> list[Channel]:
@@ -185,3 +193,14 @@ def split_by_place(channel: Channel) -> list[Channel]:
             return [channel]
         parts.append(replace(channel, calls=members))
     return parts
+
+
+def split_by_row_before(channel: Channel) -> list[Channel]:
+    """Split a channel by what lies before its calls, whatever the sizes of their ranks' batches.
+
+    A receipt follows its own send, or the work of another half of the batch; a send the work of its own.
+    """
+    if any(item.before is None for item in channel.calls):
+        return [channel]
+    plain = [replace(item, place=item.before) for item in channel.calls if item.before is not None]
+    return split_by_place(replace(channel, calls=tuple(plain)))

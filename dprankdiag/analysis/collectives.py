@@ -164,6 +164,11 @@ def match_halves(channel: Channel) -> MeetingSet | None:
     )
 
 
+def measure_early(meeting: MeetingSet) -> float:
+    """Return the share of calls that end before the last has come, as none does that waits for it."""
+    return float(np.mean(meeting.end_ns < meeting.arrival_ns.max(axis=1, keepdims=True)))
+
+
 def _take_in_order(members: Sequence[Calls]) -> list[Calls] | None:
     """Take the k-th calls of all for one meeting, if all have equally many and none ends too early for that."""
     if len({len(calls) for calls in members}) > 1 or _ends_early(members) > MOST_EARLY:
@@ -195,18 +200,25 @@ def _is_local(calls: Sequence[Calls]) -> bool:
 def _waits_for_none(groups: Sequence[tuple[IntArray, IntArray]]) -> bool:
     """Tell whether calls last no longer the earlier they come: the slope of duration on wait, over all groups.
 
-    Where it cannot be told, the calls are taken to wait.
+    Where it cannot be told, the calls are taken to wait. They wait for none only if that holds from meeting to meeting
+    and among the members of each: a slow fabric makes meetings longer, whoever waits in them, and a slow link the call
+    of the member that waits least.
 
     Args:
         groups: arrivals and ends, each `(n_meetings, n_members)`.
     """
+    often = [pair for pair in groups if len(pair[0]) >= FEWEST_AT_PLACE]
+    plain = [(arrival.max(axis=1, keepdims=True) - arrival, end - arrival) for arrival, end in often]
+    among = [tuple(values - values.mean(axis=1, keepdims=True) for values in pair) for pair in plain]
+    return _has_no_slope(plain) and _has_no_slope(among)
+
+
+def _has_no_slope(pairs: Sequence[tuple[np.ndarray[Any, Any], ...]]) -> bool:
+    """Tell whether durations surely do not follow waits, given as pairs of `(n_meetings, n_members)`."""
     power = product = rest = 0.0
     count = 0
-    for arrival, end in groups:
-        if len(arrival) < FEWEST_AT_PLACE:
-            continue
-        wait = _without_extremes((arrival.max(axis=1, keepdims=True) - arrival).astype(np.float64))
-        duration = _without_extremes((end - arrival).astype(np.float64))
+    for pair in pairs:
+        wait, duration = (_without_extremes(values.astype(np.float64)) for values in pair)
         power += float((wait**2).sum())
         product += float((wait * duration).sum())
         rest += float((duration**2).sum())

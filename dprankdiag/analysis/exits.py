@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dprankdiag.analysis.grid import StepGrid
+from dprankdiag.analysis.grid import Leave, StepGrid
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import EP_FAMILIES, Skews
 from dprankdiag.analysis.standouts import Standout
-from dprankdiag.analysis.statistics import robust_sd
+from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
 
 FEWEST_MEETINGS = 8
 CLEARLY = 0.8
@@ -80,15 +81,15 @@ def _verdict(seen: Observations, late: set[str], correlation: float | None) -> s
     Where ranks meet in nothing but dispatch and combine, both would be late in all of them: only lateness that follows
     the tokens tells, or an exchange of counts.
     """
-    grid = seen.grids[0]
-    exchange = {grid.operation[k] for k in grid.meetings if grid.family[k] in EP_FAMILIES}
-    everything = grid.operations
+    leaves = seen.grids[0].leaves
+    exchange = {leave.operation for leave in leaves if leave.family in EP_FAMILIES}
+    everything = {leave.operation for leave in leaves}
     if exchange == everything:
         follows = correlation is not None and correlation >= FOLLOWS_TOKENS
         if follows or late != everything:
             return "dispatch"
         # Counts are sent before any token is: who is late with them too is late whatever comes.
-        return "link" if "notify" in grid.family else "late"
+        return "link" if any(leave.family == "notify" for leave in leaves) else "late"
     if late == everything:
         return "link"
     return "dispatch" if late <= exchange else "late"
@@ -98,10 +99,35 @@ def _by_operation(seen: Observations, standout: Standout) -> dict[str, float]:
     grid = _observed_steps(seen, standout)
     ranks = np.flatnonzero(standout.mask)
     late = {}
-    for operation in grid.operations:
-        positions = [k for k in grid.meetings if grid.operation[k] == operation]
-        late[operation] = float(grid.exit[:, positions][:, :, ranks].mean())
+    for operation in {leave.operation for leave in grid.leaves}:
+        mine = [leave for leave in grid.leaves if leave.operation == operation]
+        own = [grid.exit[:, leave.position][:, ranks].mean() for leave in mine]
+        whole = [_late_as_a_group(grid, leave, standout.mask) for leave in mine]
+        late[operation] = float(np.mean(own) + np.mean(whole))
     return late
+
+
+def _late_as_a_group(grid: StepGrid, leave: Leave, mask: BoolArray) -> float:
+    """Return how much longer than those of other groups the transfers last in groups that are late as a whole, ns.
+
+    There nobody leaves later than the others; each group tells it on its own clocks. Mean over all ranks of the mask.
+    """
+    whole, others = part_groups(grid, leave, mask)
+    if not whole.any() or not others.any():
+        return 0.0
+    lasts = np.median(grid.transfer[:, leave.call], axis=0)
+    excess = lasts[whole] - np.median(lasts[others])
+    return float(np.maximum(excess, 0.0).sum() / mask.sum())
+
+
+def part_groups(grid: StepGrid, leave: Leave, mask: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Mark the ranks in groups of a meeting that lie wholly in a mask, and those in groups without any rank of it."""
+    group = grid.group[leave.call]
+    if leave.call < 0:
+        return np.zeros_like(mask), np.zeros_like(mask)
+    whole = np.array([bool(mask[group == own].all()) for own in group])
+    none = np.array([not mask[group == own].any() for own in group])
+    return whole, none
 
 
 def _observed_steps(seen: Observations, standout: Standout) -> StepGrid:
@@ -115,7 +141,8 @@ def _correlation(seen: Observations, standout: Standout) -> float | None:
     """Correlate the lateness out of a meeting with the expert work that follows it, over steps and layers."""
     grid = _observed_steps(seen, standout)
     expert = grid.components["expert"]
-    following = [k for k in range(len(grid.family) - 1) if np.median(expert[:, k + 1]) > 0]
+    places = [leave.position for leave in grid.leaves if leave.position + 1 < len(grid.family)]
+    following = [k for k in places if np.median(expert[:, k + 1]) > 0]
     if not following:
         return None
     ranks = np.flatnonzero(standout.mask)
@@ -137,17 +164,57 @@ def _tell_clock_from_exit(seen: Observations, standout: Standout) -> str:
         "exit", "clock" or "open".
     """
     grid = _observed_steps(seen, standout)
-    if grid.beside is not None:
-        # A rank that goes on working while a call runs shows its arrival, but not by how long it waited.
+    leaves = [leave for leave in grid.leaves if leave.call >= 0]
+    if not leaves:
         return "open"
-    arrival = grid.wait.max(axis=2, keepdims=True) - grid.wait
-    offset = np.where(standout.mask, np.median(grid.exit, axis=(0, 1)), 0.0)
-    shifted = arrival - offset[None, None, :]
-    change = shifted.max(axis=2) - arrival.max(axis=2)
-    as_exit = grid.transfer[:, :, 0].astype(np.float64)
-    as_clock = as_exit - change
-    exit_scatter = float(np.mean(robust_sd(as_exit, axis=0)))
-    clock_scatter = float(np.mean(robust_sd(as_clock, axis=0)))
-    if exit_scatter <= CLEARLY * clock_scatter:
+    offset = np.where(standout.mask, np.median(grid.exit[:, [leave.position for leave in leaves]], axis=(0, 1)), 0.0)
+    receipts = [leave for leave in leaves if leave.position != leave.call]
+    told = _read_receipts(grid, receipts, standout, offset)
+    return told or _compare_scatter(grid, [leave for leave in leaves if leave not in receipts], standout, offset)
+
+
+def _read_receipts(grid: StepGrid, receipts: Sequence[Leave], standout: Standout, offset: FloatArray) -> str | None:
+    """Tell by receipts that begin when all data have come: how long such a one lasts is told by its rank's own clock.
+
+    Args:
+        offset: `(n_ranks,)` how late the ranks leave, or how far their clocks are ahead.
+
+    Returns:
+        "exit" or "clock"; None where too few receipts find their data there.
+    """
+    reach, lasting = grid.reach_ns, []
+    for leave in receipts:
+        come = reach[:, leave.call].max(axis=1, keepdims=True) + grid.transfer[:, leave.call]
+        lasts = (grid.wait + grid.own_transfer)[:, leave.position]
+        lasting.append(np.where(reach[:, leave.position] - offset >= come, lasts, np.nan))
+    if not lasting:
+        return None
+    own = np.concatenate([values[:, standout.mask].ravel() for values in lasting])
+    rest = np.concatenate([values[:, ~standout.mask].ravel() for values in lasting])
+    own, rest = own[~np.isnan(own)], rest[~np.isnan(rest)]
+    if min(len(own), len(rest)) < FEWEST_MEETINGS:
+        return None
+    return "exit" if np.median(own) - np.median(rest) >= 0.5 * offset[standout.mask].mean() else "clock"
+
+
+def _compare_scatter(grid: StepGrid, leaves: Sequence[Leave], standout: Standout, offset: FloatArray) -> str:
+    """Tell under which reading of the ends transfers scatter less, in the groups that some of the ranks are members of.
+
+    Args:
+        offset: as `_read_receipts`.
+    """
+    as_exit, as_clock = 0.0, 0.0
+    for leave in leaves:
+        behind = grid.behind_ns[:, leave.call]
+        for group in np.unique(grid.group[leave.call]):
+            members = grid.group[leave.call] == group
+            if standout.mask[members].all() or not standout.mask[members].any():
+                # A shift of all members, or of none, changes nothing among them.
+                continue
+            own = behind[:, members]
+            transfer = grid.transfer[:, leave.call, int(np.argmax(members))].astype(np.float64)
+            as_exit += float(robust_sd(transfer))
+            as_clock += float(robust_sd(transfer - (own - offset[members]).max(axis=1) + own.max(axis=1)))
+    if as_exit < CLEARLY * as_clock:
         return "exit"
-    return "clock" if clock_scatter <= CLEARLY * exit_scatter else "open"
+    return "clock" if as_clock < CLEARLY * as_exit else "open"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dprankdiag.analysis.beside import Beside, find_partners, relate_calls
 from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.kinds import join_rare
@@ -19,47 +20,26 @@ from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Partici
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
 from dprankdiag.model.results import COMPONENTS
-from dprankdiag.model.schema import ABSENT_NS
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_STEPS = 3
 
-QUEUES = 0.99
-"""Calls on one stream never begin before the one before has ended; so many must not, to take them for such."""
 
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """How the positions of a grid hang together where calls run beside the ranks' own work.
+class Leave(NamedTuple):
+    """Where ranks leave a meeting.
 
     Attributes:
-        event: `(n_positions,)` FULL, FORK or JOIN.
-        partner: `(n_positions,)` of a join, the position of its call; -1 where that lies in an earlier step.
-        previous: `(n_positions,)` of a fork, the position of the call that its stream carried before; -1 if none.
-        outer_end: `(n_steps, n_positions)` end of the earlier step's call that a join without partner needs, ns after
-            the step's start.
-        lag: `(n_steps, n_positions, n_ranks)` of a fork, from the later of its work and the call before it on its
-            stream to its arrival.
-        burden: `(n_steps, n_positions, n_ranks)` ns that a segment loses in each ns in which calls run beside it.
-        beside_ns: `(n_steps, n_positions, n_ranks)` how long they did.
-        behind_ns: see `StepGrid.behind_ns`.
+        position: whose exit lateness counts.
+        call: position of the meeting; another one where it is received in a second kernel, -1 if in an earlier step.
+        family, operation: of the meeting.
     """
 
-    event: np.ndarray[Any, np.dtype[np.int8]]
-    partner: IntArray
-    previous: IntArray
-    outer_end: IntArray
-    lag: IntArray
-    burden: FloatArray
-    beside_ns: IntArray
-    behind_ns: IntArray
-
-    def take(self, rows: IntArray) -> Beside:
-        """Return what belongs to some of the steps."""
-        by_step = ("outer_end", "lag", "burden", "beside_ns", "behind_ns")
-        return replace(self, **{name: getattr(self, name)[rows] for name in by_step})
+    position: int
+    call: int
+    family: str
+    operation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +89,28 @@ class StepGrid:
     def meetings(self) -> tuple[int, ...]:
         """List the positions that are meetings, joins left out."""
         return tuple(k for k, family in enumerate(self.family) if family != JOINED)
+
+    @property
+    def reach_ns(self) -> IntArray:
+        """When each rank came to each position, ns after the step's start, `(n_steps, n_positions, n_ranks)`."""
+        stay = self.wait + self.own_transfer
+        return np.asarray(self.entry[:, None, :] + np.cumsum(self.segment + stay, axis=1) - stay)
+
+    @property
+    def leaves(self) -> tuple[Leave, ...]:
+        """List where ranks leave meetings: behind the call, or behind the kernel that receives what another sent."""
+        calls = {self.channel[k]: k for k in self.meetings}
+        receipts = np.zeros(len(self.family), bool) if self.beside is None else self.beside.receives
+        in_halves = {self.channel[k] for k in np.flatnonzero(receipts)}
+        found = []
+        for k, channel in enumerate(self.channel):
+            if self.beside is not None and receipts[k] and channel in calls:
+                meeting = calls[channel]
+                call = int(self.beside.partner[k])
+                found.append(Leave(k, call, self.family[meeting], self.operation[meeting]))
+            elif self.family[k] != JOINED and channel not in in_halves:
+                found.append(Leave(k, k, self.family[k], self.operation[k]))
+        return tuple(found)
 
     @property
     def behind_ns(self) -> IntArray:
@@ -183,7 +185,7 @@ def build_grids(
     Returns:
         The grids, largest first, and how many complete steps were left out because their kind is rare or broken.
     """
-    begin, stop = bound_steps(cut, position)
+    begin, stop = (_pass_joins(participations, edge) for edge in bound_steps(cut, position))
     kinds: dict[tuple[object, ...], list[int]] = {}
     length = stop - begin
     phases = _name_phases(segments, begin, stop)
@@ -209,6 +211,20 @@ def build_grids(
         grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, left_out
+
+
+def _pass_joins(participations: Sequence[Participation], edge: IntArray) -> IntArray:
+    """Move the edges of steps behind the joins there: what work needs of a step's last calls is part of that step.
+
+    Args:
+        edge: `(n_steps, n_members)`.
+    """
+    moved = []
+    for part, own in zip(participations, edge.T, strict=True):
+        n = len(part)
+        calls = np.append(np.where(part.event == JOIN, n, np.arange(n)), n)
+        moved.append(np.minimum.accumulate(calls[::-1])[::-1][own])
+    return np.stack(moved, axis=1)
 
 
 def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
@@ -281,12 +297,13 @@ def _fill(
     start_ns = end_ns = np.empty(0, np.int64)
     first = begin[:, 0, None] + np.arange(n_positions)[None, :]
     event = participations[0].event[first[0]]
+    has_call = find_partners(participations[0], first[0], len(sets)) >= 0
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
         index = begin[:, rank, None] + np.arange(n_positions)[None, :]
         before = index[:, 0] - 1
         arrays["segment"][:, :, rank] = part.arrival_ns[index] - part.end_ns[index - 1]
         waits[:, :, rank] = part.waits[index]
-        for name, values in _split_stay(part, index, event).items():
+        for name, values in _split_stay(part, index, event, has_call).items():
             arrays[name][:, :, rank] = values
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
         group[:, rank] = np.where(event == JOIN, -1 - rank, part.set_id[index[0]])
@@ -317,7 +334,7 @@ def _fill(
         tuple(sets[set_id].channel for set_id in owner),
         layer,
         side,
-        _relate(participations, begin, components, arrays["segment"], start_ns, len(sets))
+        relate_calls(participations, begin, components, arrays["segment"], start_ns, sets)
         if (event != FULL).any()
         else None,
         None if kind == "meeting" else look_for_border(participations, segments, begin),
@@ -327,7 +344,12 @@ def _fill(
     )
 
 
-def _split_stay(part: Participation, index: IntArray, event: np.ndarray[Any, np.dtype[np.int8]]) -> dict[str, IntArray]:
+def _split_stay(
+    part: Participation,
+    index: IntArray,
+    event: np.ndarray[Any, np.dtype[np.int8]],
+    has_call: np.ndarray[Any, np.dtype[np.bool_]],
+) -> dict[str, IntArray]:
     """Split what passes at each event into waiting for the last, transfer, and late exit.
 
     A call that does not wait neither gains from others' earlier arrival nor is credited with waiting; one that runs
@@ -342,65 +364,9 @@ def _split_stay(part: Participation, index: IntArray, event: np.ndarray[Any, np.
     stay = np.maximum(gone - come, 0)
     wait = np.where(join, np.clip(last - come, 0, stay), wait)
     own = np.where(join, stay - wait, own)
-    leave = np.where(join, gone - np.maximum(come, shared), leave)
+    # By how much the rank's own call ended late is told where the call is, if the step holds it.
+    leave = np.where(join, gone - np.maximum(come, np.where(has_call, end, shared)), leave)
     return {"wait": wait, "own_transfer": own, "exit": leave, "transfer": np.where(join, 0, shared - last)}
-
-
-def _relate(
-    participations: Sequence[Participation],
-    begin: IntArray,
-    components: dict[str, IntArray],
-    segment: IntArray,
-    start_ns: IntArray,
-    n_sets: int,
-) -> Beside:
-    """Find which position each join and fork depends on, and what calls cost the work beside them (see `Beside`)."""
-    lead = participations[0]
-    n_positions = segment.shape[1]
-    index = begin[:, 0, None] + np.arange(n_positions)[None, :]
-    event = lead.event[index[0]]
-    calls = {
-        (int(lead.set_id[row]), int(lead.row[row])): position
-        for position, row in enumerate(index[0])
-        if event[position] != JOIN
-    }
-    partner = np.full(n_positions, -1, np.int64)
-    for position in np.flatnonzero(event == JOIN).tolist():
-        row = index[0, position]
-        partner[position] = calls.get((int(lead.set_id[row]) - n_sets, int(lead.row[row])), -1)
-    forks = np.flatnonzero(event == FORK)
-    previous = np.full(n_positions, -1, np.int64)
-    lag = np.zeros((len(begin), n_positions, len(participations)), np.int64)
-    for number, place in enumerate(forks.tolist()):
-        earlier = int(forks[number - 1]) if number else -1
-        if earlier >= 0 and _queue(participations, begin, earlier, place):
-            previous[place] = earlier
-        for rank, part in enumerate(participations):
-            own = begin[:, rank] + place
-            free = part.arrival_ns[own]
-            if previous[place] >= 0:
-                free = np.maximum(free, part.shared_end_ns[begin[:, rank] + earlier])
-            lag[:, place, rank] = part.call_arrival_ns[own] - free
-    outer = np.where(event == JOIN, lead.shared_end_ns[index] - start_ns[:, None], 0)
-    beside, behind = np.zeros(segment.shape, np.int64), np.empty(segment.shape, np.int64)
-    for rank, part in enumerate(participations):
-        own = begin[:, rank, None] + np.arange(n_positions)[None, :]
-        running = np.maximum.accumulate(np.where(event == FORK, part.shared_end_ns[own], ABSENT_NS), axis=1)
-        running = np.concatenate([np.full((len(own), 1), ABSENT_NS), running[:, :-1]], axis=1)
-        left = np.maximum(running, part.end_ns[own - 1]) - part.end_ns[own - 1]
-        behind[:, :, rank] = np.where(event == JOIN, -1, part.call_arrival_ns[own] - part.last_ns[own])
-        beside[:, :, rank] = np.minimum(left, np.maximum(segment[:, :, rank], 0))
-    burden = components["contention"] / np.maximum(beside, 1)
-    return Beside(event, partner, previous, outer, lag, np.where(beside > 0, burden, 0.0), beside, behind)
-
-
-def _queue(participations: Sequence[Participation], begin: IntArray, earlier: int, position: int) -> bool:
-    """Tell whether calls at one position never begin before those at an earlier one have ended: on one stream."""
-    since = [
-        part.call_arrival_ns[begin[:, rank] + position] - part.call_end_ns[begin[:, rank] + earlier]
-        for rank, part in enumerate(participations)
-    ]
-    return bool(np.mean(np.stack(since) >= 0) >= QUEUES)
 
 
 def _fill_components(

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dprankdiag.analysis.calls import Calls, Channel, form_channels, split_by_place
-from dprankdiag.analysis.collectives import MeetingSet, Refusal, match_channel, match_halves
-from dprankdiag.analysis.halves import pair_halves
+from dprankdiag.analysis.calls import Calls, Channel, form_channels, split_by_place, split_by_row_before
+from dprankdiag.analysis.collectives import (
+    MOST_EARLY,
+    MeetingSet,
+    Refusal,
+    match_channel,
+    match_halves,
+    measure_early,
+)
+from dprankdiag.analysis.halves import EXCHANGE, pair_halves
 from dprankdiag.analysis.lanes import Naming
+from dprankdiag.analysis.partitions import choose_partition
 
 WELL_MATCHED = 0.8
 """Calls of which so many find their partners meet by themselves."""
@@ -53,8 +61,7 @@ def match_all(calls: Sequence[CallTable], naming: Naming) -> Matching:
     refusals: list[Refusal] = []
     total = local = 0
     for whole in form_channels(calls, naming):
-        parts = split_by_place(whole)
-        results = [match_channel(part) for part in parts]
+        parts, results = _match_parts(whole)
         paired = _match_halves(parts, results)
         if paired is not None:
             channel, meeting = paired
@@ -74,18 +81,40 @@ def match_all(calls: Sequence[CallTable], naming: Naming) -> Matching:
     return Matching(tuple(channels), tuple(found), tuple(refusals), total, local)
 
 
-def _match_halves(
-    parts: Sequence[Channel], results: Sequence[tuple[list[MeetingSet], Refusal | None]]
-) -> tuple[Channel, MeetingSet] | None:
+Result = tuple[list[MeetingSet], Refusal | None]
+"""What `match_channel` finds."""
+
+
+def _match_parts(whole: Channel) -> tuple[list[Channel], list[Result]]:
+    """Match the calls of a channel place by place; those that exchange tokens may have a half that waits for nobody."""
+    parts = split_by_place(whole)
+    results = [match_channel(part) for part in parts]
+    if len(parts) == 1 and whole.family in EXCHANGE:
+        apart = split_by_row_before(whole)
+        found = [match_channel(part) for part in apart] if len(apart) > 1 else []
+        if any(refusal is not None and refusal.is_local for _, refusal in found):
+            return apart, found
+    return parts, results
+
+
+def _match_halves(parts: Sequence[Channel], results: Sequence[Result]) -> tuple[Channel, MeetingSet] | None:
     """Read a channel as calls in halves, if some of it waits for nobody and so few calls meet by themselves.
 
-    Of calls in halves one half would meet.
+    Of calls in halves one half would meet. Where receipts seem to meet in groups, or end before the last has begun,
+    the data of the last came before it looked for any itself: then the sends tell who meets, and when.
     """
     local = [refusal is not None and refusal.is_local for _, refusal in results]
     calls = sum(len(member) for part in parts for member in part.calls)
     met = sum(item.arrival_ns.size for sets, _ in results for item in sets)
-    if not any(local) or met >= WELL_MATCHED * calls / 2:
+    if not any(local):
+        return None
+    well_met = met >= WELL_MATCHED * calls / 2
+    meetings = [item for sets, _ in results for item in sets]
+    whole = all(len(item.ranks) == len(parts[0].calls) for item in meetings)
+    if well_met and whole and max(map(measure_early, meetings)) <= MOST_EARLY:
         return None
     channel = pair_halves(parts, local)
-    meeting = match_halves(channel) if channel is not None else None
-    return (channel, meeting) if channel is not None and meeting is not None else None
+    if channel is None or (well_met and len(choose_partition(channel.calls) or ()) != 1):
+        return None
+    meeting = match_halves(channel)
+    return (channel, meeting) if meeting is not None else None

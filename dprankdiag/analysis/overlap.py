@@ -141,10 +141,13 @@ def measure_overlap(lane: Lane, rows: IntArray, arrival_ns: IntArray, ready_ns: 
 
 
 def _runs_beside(lane: Lane) -> bool:
-    """Tell whether work runs on streams that carry no calls, so that it may run beside them."""
+    """Tell whether some work runs on another stream than some call, so that it may run beside it.
+
+    The stream of the work may carry calls as well: those of attention's shards, which it waits for.
+    """
     work = IS_WORK[lane.family]
-    carriers = np.unique(lane.stream[~work])
-    return bool(len(carriers)) and bool((work & ~np.isin(lane.stream, carriers)).any())
+    carriers, workers = np.unique(lane.stream[~work]), np.unique(lane.stream[work])
+    return bool(len(carriers) and len(workers)) and len(np.union1d(carriers, workers)) > 1
 
 
 def _sum_work(work: WorkRows, times_ns: IntArray) -> IntArray:

@@ -93,6 +93,7 @@ def collect_participations(sets: Sequence[MeetingSet], n_ranks: int) -> list[Par
                     "event": np.full(n, JOIN, np.int8),
                     "arrival_ns": halves.hold_ns[:, member],
                     "end_ns": halves.leave_ns[:, member],
+                    "call_end_ns": middle,
                 }
                 parts[rank] += [call | passed, call | needed]
             elif meeting.beside and meeting.overlap is not None:

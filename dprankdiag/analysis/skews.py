@@ -216,7 +216,7 @@ def exit_sums(seen: Observations, kind: str) -> FloatArray | None:
     """Sum the exit lateness per step and rank over the meetings of a family class; None if there are none."""
     parts = []
     for grid in seen.grids:
-        chosen = [k for k in grid.meetings if (grid.family[k] in EP_FAMILIES) == (kind == "ep")]
+        chosen = [leave.position for leave in grid.leaves if (leave.family in EP_FAMILIES) == (kind == "ep")]
         if not chosen:
             return None
         parts.append(grid.exit[:, chosen].sum(axis=1).astype(np.float64))
@@ -225,5 +225,4 @@ def exit_sums(seen: Observations, kind: str) -> FloatArray | None:
 
 def exit_calls(seen: Observations, kind: str) -> int:
     """Count the meetings of a family class in a step of the commonest kind."""
-    grid = seen.grids[0]
-    return sum((grid.family[k] in EP_FAMILIES) == (kind == "ep") for k in grid.meetings)
+    return sum((leave.family in EP_FAMILIES) == (kind == "ep") for leave in seen.grids[0].leaves)

@@ -9,13 +9,12 @@ import numpy as np
 
 from dprankdiag.analysis.absences import FlightView
 from dprankdiag.analysis.awaited import Line, WaitView
-from dprankdiag.analysis.exits import LateExit
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import Standout, find_period
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.model.claims import Claim, Undo, UntimedClaim
-from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
+from dprankdiag.model.diagnosis import Abstention, Evidence, When, Who
 from dprankdiag.units import format_ns, format_ratio
 
 LEAST_SHARE = 0.1
@@ -256,49 +255,3 @@ def count_ranks(ranks: Sequence[int]) -> str:
 def times(ratio: float) -> str:
     """Write a factor with three significant digits, whole where it is large: ``2.45 ×``, ``4211 ×``, ``2e+09 ×``."""
     return f"{ratio:.0f} ×" if 1000 <= ratio < 1e6 else f"{ratio:.3g} ×"
-
-
-def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Claim:
-    """Claim a late exit; the undo brings the named ranks out with the median of the group."""
-    standout = late.standout
-    ranks = members(standout.mask)
-    steps = standout.steps
-    factor = np.where(standout.marks, 0.0, 1.0)
-    evidence = [
-        Evidence(
-            "exit_lateness_ns",
-            late.lateness_ns,
-            "ns",
-            f"leaves {', '.join(late.operations)} {format_ns(late.lateness_ns)} after the others",
-            0.0,
-            int(steps.sum()),
-        ),
-        Evidence(
-            "exit_lateness_operations",
-            float(len(late.operations)),
-            "count",
-            f"in {len(late.operations)} of {len(seen.grids[0].operations)} operations",
-        ),
-        Evidence(
-            "clock_bound_ns",
-            float(seen.abilities.clock_bound_ns),
-            "ns",
-            f"clocks are good to {format_ns(seen.abilities.clock_bound_ns)}",
-        ),
-    ]
-    if late.correlation is not None:
-        text = f"lateness goes with the rank's own expert work (correlation {late.correlation:.2f})"
-        evidence.append(Evidence("received_correlation", late.correlation, "ratio", text, 0.0))
-    return Claim(
-        cause,
-        ranks_of(standout),
-        steps,
-        who_of(standout),
-        when_of(seen, standout),
-        f"{seen.names_of(ranks)}: {what}, {format_ns(late.lateness_ns)} a meeting",
-        (*evidence, *show_culprits(seen, ranks, steps)),
-        (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
-        (scale(seen, "exit", factor),),
-        period_ns=period_of(seen, standout),
-        spread_ns=standout.spread,
-    )

@@ -113,11 +113,9 @@ def _claim_against(seen: Observations, long: LongTransfers, name: str, steps: Bo
 
 def _coincides(skews: Skews, steps: BoolArray) -> bool:
     """Tell whether a rank stands out in the same steps; then the transfer cannot be compared like with like."""
-    for standout in (*skews.attention, *skews.speed, *skews.host, *skews.other):
-        both = (standout.steps & steps).sum()
-        if both >= SAME_STEPS * (standout.steps | steps).sum():
-            return True
-    return False
+    ranks = (*skews.attention, *skews.speed, *skews.host, *skews.stalls, *skews.other, *skews.rest)
+    marked = [item.steps for item in ranks] + [item.steps for item in skews.experts]
+    return any((own & steps).sum() >= SAME_STEPS * (own | steps).sum() for own in marked)
 
 
 def _claim(seen: Observations, shift: TransferShift, cause: str) -> Claim:

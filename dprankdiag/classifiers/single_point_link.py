@@ -8,7 +8,8 @@ from dprankdiag.analysis.awaited import WaitView
 from dprankdiag.analysis.exits import judge_exits
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import claim_exit, line_evidence, times, unseen_member
+from dprankdiag.classifiers.base import line_evidence, times, unseen_member
+from dprankdiag.classifiers.late_exits import claim_exit, explain_untold
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 
@@ -38,7 +39,9 @@ class SinglePointLink:
         if seen.abilities.uneven is not None:
             yield Abstention(self.cause, seen.abilities.uneven)
             return
-        for late in judge_exits(seen, skews):
+        exits = judge_exits(seen, skews)
+        yield from explain_untold(seen, exits, self.cause)
+        for late in exits:
             if late.verdict != "link":
                 continue
             if (reason := unseen_member(seen)) is not None:

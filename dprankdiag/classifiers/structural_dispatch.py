@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dprankdiag.analysis.exits import judge_exits
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.base import claim_exit, unseen_member
+from dprankdiag.classifiers.base import unseen_member
+from dprankdiag.classifiers.late_exits import claim_exit, explain_untold
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention
 
@@ -32,7 +33,9 @@ class StructuralDispatch:
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
         """Claim the late exits of this kind."""
-        for late in judge_exits(seen, skews):
+        exits = judge_exits(seen, skews)
+        yield from explain_untold(seen, exits, self.cause)
+        for late in exits:
             if late.verdict != "dispatch":
                 continue
             if (reason := unseen_member(seen)) is not None:

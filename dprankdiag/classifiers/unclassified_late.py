@@ -13,7 +13,6 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews, rest_of_work
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.classifiers.base import (
-    claim_exit,
     lift_off,
     members,
     scale,
@@ -22,6 +21,7 @@ from dprankdiag.classifiers.base import (
     when_of,
     who_of,
 )
+from dprankdiag.classifiers.late_exits import claim_exit
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns

@@ -197,9 +197,9 @@ def run_steps(
             previous = int(beside.previous[position])
             arrival = (np.maximum(reach, ends[previous]) if previous >= 0 else reach) + beside.lag[:, position]
         end = _find_last(arrival, grid.group[position]) + transfer[:, position]
-        ends[position] = end
+        ends[position] = end + exit_ns[:, position]
         if event == FORK:
-            running = end if running is None else np.maximum(running, end)
+            running = ends[position] if running is None else np.maximum(running, ends[position])
         stands = grid.waits[:, position]
         ready = np.where(stands, end + exit_ns[:, position], reach + grid.own_transfer[:, position])
         if launches is not None and grid.family[position] == NOTIFY and position + 1 < segment.shape[1]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dprankdiag.analysis.calls import extract_calls, form_channels, split_by_place
+from dprankdiag.analysis.calls import extract_calls, form_channels, split_by_place, split_by_row_before
 from dprankdiag.analysis.collectives import Refusal, match_channel
 from dprankdiag.analysis.partitions import choose_partition
 from dprankdiag.analysis.partners import match_rows
@@ -88,6 +88,26 @@ def test_calls_that_do_not_wait_are_local_and_blame_nobody() -> None:
     assert all(not item.waits.any() for item in found)
     assert refusal is not None
     assert refusal.is_local
+
+
+def test_calls_that_a_slow_fabric_makes_longer_for_a_while_still_wait() -> None:
+    arrival = arrive(300, 8, spread_ns=2_000)
+    arrival[100:200] = arrival[100:200].min(axis=1, keepdims=True) + (arrival[100:200] % 700)
+    transfer = np.full(300, 6_000)
+    transfer[100:200] = 60_000
+    (found,), refusal = match_channel(channel(to_calls(arrival, meet(arrival, transfer))))
+    assert refusal is None
+    assert found.waits.all()
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_calls_that_the_last_to_come_leaves_late_still_wait(ranks: int) -> None:
+    arrival = arrive(300, ranks, spread_ns=2_000, period_ns=900_000)
+    late = np.zeros_like(arrival)
+    late[::7, 1] = 150_000
+    found, refusal = match_channel(channel(to_calls(arrival + late, meet(arrival + late, exit_ns=late))))
+    assert refusal is None
+    assert found[0].ranks == tuple(range(ranks))
 
 
 def test_one_rank_that_does_not_block_among_others_that_do_is_given_no_wait() -> None:
@@ -213,3 +233,24 @@ def test_what_the_recording_says_of_a_call_is_found_by_stream_and_start() -> Non
     (some,) = extract_calls(lane(rows[:2]), 0, said).values()
     assert some.sequence is not None
     assert some.sequence.tolist() == [(2 << 44) + 11, (2 << 44) + 12]
+
+
+def send_and_receive(rank: int, size: int, n: int = 40) -> list[Row]:
+    """Run n layers of work whose launches follow the batch's size, each with a send and a receipt of one name."""
+    rows: list[Row] = []
+    for turn in range(n):
+        now = EPOCH_NS + 100_000 * turn + 700 * rank
+        rows.append(Row("gemm", now, now + 20_000 * size, key=100 + size))
+        rows.append(Row("dispatch", now + 50_000, now + 54_000, key=7 + 1_000 * size))
+        rows.append(Row("dispatch", now + 55_000, now + 70_000, key=7 + 1_000 * size))
+    return rows
+
+
+def test_sends_and_receipts_are_told_apart_whatever_the_batches_of_their_ranks() -> None:
+    by_rank = [extract_calls(lane(send_and_receive(rank, 1 + rank)), rank) for rank in range(2)]
+    (whole,) = form_channels(by_rank, naming(["dispatch"]))
+    assert len(split_by_place(whole)) == 1
+    parts = split_by_row_before(whole)
+    assert sorted(len(member) for part in parts for member in part.calls) == [40, 40, 40, 40]
+    took = [{int(it) for member in part.calls for it in member.end_ns - member.start_ns} for part in parts]
+    assert sorted(took, key=min) == [{4_000}, {15_000}]

@@ -10,7 +10,7 @@ import pytest
 from dprankdiag.analysis.exits import LateExit, judge_exits
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import measure_skews
-from tests.analysis.builders import Array, observe_grids, observe_steps
+from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, run_grid
 
 N, LAYERS, RANKS = 60, 3, 8
 EP = {"family": ("dispatch", "combine") * LAYERS, "operation": ("dispatch", "combine") * LAYERS}
@@ -102,6 +102,36 @@ def test_lateness_below_the_bound_of_the_clocks_is_not_claimed_where_it_cannot_b
     seen = run_ahead(see(late(0, 0)), 6, 12_000)
     loose = replace(seen, abilities=replace(seen.abilities, clock_bound_ns=50_000))
     assert judge(loose) == []
+
+
+PAIRS = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def meet_in_pairs(late: tuple[int, ...], ns: int, *, pairs_too: bool) -> Observations:
+    """Let pairs of ranks meet before all do; who is late leaves all meetings late, or only those of all."""
+    mask = np.isin(np.arange(RANKS), late)
+    exits, transfer = np.zeros((N, 2 * LAYERS, RANKS)), np.full((N, 2 * LAYERS, RANKS), 16_000)
+    exits[:, 1::2] = np.where(mask, ns, 0)
+    # Of a pair that is late as a whole nobody is later than the other.
+    transfer[:, 0::2] += np.where(mask & pairs_too, ns, 0)
+    transfer = transfer + np.random.default_rng(2).integers(-300, 300, (N, 2 * LAYERS, 1))
+    group = np.stack([PAIRS if k % 2 == 0 else np.full(RANKS, 9) for k in range(2 * LAYERS)])
+    names = ("all_reduce", "all_gather") * LAYERS
+    parts = draw_components(N, RANKS, LAYERS)
+    return observe_grids([run_grid(parts, group=group, transfer=transfer, exit_ns=exits, operation=names)])
+
+
+def test_pairs_late_as_a_whole_are_late_by_the_transfers_of_the_other_pairs() -> None:
+    (found,) = judge(meet_in_pairs((6, 7), 40_000, pairs_too=True))
+    assert found.verdict == "link"
+    assert found.operations == ("all_gather", "all_reduce")
+    assert found.lateness_ns == pytest.approx(40_000, rel=0.02)
+
+
+def test_pairs_whose_own_meetings_end_in_time_have_no_slow_link() -> None:
+    (found,) = judge(meet_in_pairs((6, 7), 40_000, pairs_too=False))
+    assert found.verdict == "late"
+    assert found.operations == ("all_gather",)
 
 
 def test_a_clock_that_runs_ahead_is_no_late_exit() -> None:

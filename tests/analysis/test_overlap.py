@@ -59,6 +59,19 @@ def test_one_stream_overlaps_nothing() -> None:
     assert calls.overlap is None
 
 
+def test_work_goes_on_beside_calls_though_its_own_stream_carries_others() -> None:
+    """Attention's shards meet where the work runs, all ranks on another stream."""
+    rows = halves()
+    ends = sorted(row.end_ns for row in rows if row.family == "gemm" and row.key == 2)
+    shards = [Row("collective", end - 3_000, end, WORK, channel=1) for end in ends]
+    made = lane([*rows, *shards])
+    index = np.flatnonzero(made.channel == 0)
+    arrival, ready = made.start_ns[index], made.same_stream_ready()[index]
+    overlap = measure_overlap(made, index, arrival, ready)
+    assert overlap is not None
+    assert (overlap.busy_ns[:-1] > 0.9 * (made.end_ns[index] - arrival)[:-1]).all()
+
+
 def test_work_is_seen_to_go_on_beside_a_call_that_is_short() -> None:
     rows = halves()
     index, arrival, ready = calls_of(rows)

@@ -10,6 +10,9 @@ import pytest
 from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.skews import Skews, exit_calls, exit_sums, measure_skews
 from dprankdiag.analysis.standouts import Standout
+from dprankdiag.analysis.transfers import find_transfer_shifts
+from dprankdiag.classifiers.communication_fabric import CommunicationFabric
+from dprankdiag.model.diagnosis import Abstention
 from tests.analysis.builders import Array, draw_components, observe_grids, observe_steps, on, on_steps, run_grid
 
 N = 60
@@ -186,6 +189,36 @@ def test_transfers_longer_in_a_run_of_steps_are_a_shift() -> None:
     assert found.transfer[0].ratio == pytest.approx(3, abs=0.1)
 
 
+def draw_transfers(steps: int, long: slice, factor: float, seed: int = 0) -> Array:
+    random = np.random.default_rng([seed, 5])
+    transfer = 16_000 * np.exp(0.03 * random.standard_normal((steps, 6, 1)))
+    transfer[long] *= factor
+    # One meeting in fifty takes far longer, as real ones do.
+    return np.asarray((transfer * np.where(random.random(transfer.shape) < 0.02, 4.0, 1.0)).round())
+
+
+@pytest.mark.parametrize(
+    ("steps", "long"), [(9, slice(4, 9)), (12, slice(4, 8)), (15, slice(5, 10)), (15, slice(0, 5))]
+)
+def test_transfers_longer_in_a_run_of_few_steps_are_a_shift(steps: int, long: slice) -> None:
+    found = measure_skews(observe_steps(steps, transfer=draw_transfers(steps, long, 3.0)))
+    assert stand_out(found) == {"transfer"}
+    assert np.flatnonzero(found.transfer[0].steps).tolist() == list(range(steps))[long]
+    assert found.transfer[0].ratio == pytest.approx(3, abs=0.2)
+
+
+@pytest.mark.parametrize("steps", [8, 11, 15])
+def test_few_steps_of_even_transfers_show_no_shift(steps: int) -> None:
+    even = [observe_steps(steps, transfer=draw_transfers(steps, slice(0), 1.0, seed), seed=seed) for seed in range(40)]
+    assert [len(find_transfer_shifts(seen, seen.median_step_ns)) for seen in even] == [0] * 40
+
+
+def test_transfers_that_grow_step_by_step_are_no_shift_of_few_steps() -> None:
+    transfer = draw_transfers(12, slice(0), 1.0) * np.linspace(1, 1.5, 12)[:, None, None]
+    seen = observe_steps(12, transfer=transfer.round())
+    assert find_transfer_shifts(seen, seen.median_step_ns) == []
+
+
 def test_transfers_long_throughout_shift_nowhere() -> None:
     assert measure_skews(observe_steps(N, transfer=90_000)).transfer == ()
 
@@ -227,3 +260,26 @@ def test_steps_of_two_kinds_are_put_in_the_order_of_time() -> None:
 
 def test_steps_of_two_kinds_are_compared_with_their_own() -> None:
     assert stand_out(measure_skews(two_kinds())) == set()
+
+
+def test_a_kind_of_step_whose_transfers_take_nothing_makes_those_of_another_no_longer() -> None:
+    """Data that came before the last rank looked for them seem to take no time."""
+    parts = draw_components(N)
+    first = run_grid({name: values[:40] for name, values in parts.items()}, transfer=16_000)
+    second = run_grid({name: values[40:] for name, values in parts.items()}, start_ns=int(first.end_ns[-1]))
+    early = replace(second, transfer=np.zeros_like(second.transfer))
+    seen = observe_grids([first, replace(early, number=np.arange(40, N))])
+    assert find_transfer_shifts(seen, seen.median_step_ns) == []
+
+
+def test_transfers_longer_while_experts_are_hot_follow_the_tokens() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[30:, [1, 3, 5], [2, 6, 4]] = 2.5
+    transfer = np.full((N, 6, 1), 16_000)
+    transfer[30:] = 40_000
+    transfer = transfer + np.random.default_rng(0).integers(-300, 300, transfer.shape)
+    seen = observe_steps(N, factor={"expert": factor}, transfer=transfer)
+    skews = measure_skews(seen)
+    assert skews.transfer
+    (said,) = CommunicationFabric().judge(seen, skews)
+    assert isinstance(said, Abstention)
