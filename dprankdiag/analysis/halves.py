@@ -14,13 +14,20 @@ from itertools import combinations
 
 import numpy as np
 
-from dprankdiag.analysis.calls import Calls, Channel, merge_calls
+from dprankdiag.analysis.calls import Calls, Channel, IntArray, merge_calls
 from dprankdiag.analysis.overlap import Halves
+from dprankdiag.analysis.partitions import NOISE_FACTOR, TICK_NS, list_partitions
+from dprankdiag.analysis.statistics import BoolArray, robust_sd
 
 EXCHANGE = ("dispatch", "combine")
 MOST_PLACES = 6
 LOST = 0.05
 """Share of the halves that may be without the other: rows get lost, and a recording begins and ends between them."""
+
+SHORTEST, WAITED = 0.05, 2.0
+"""A receipt has waited if it lasts so many times as long as the shortest of its rank, all but this share of them."""
+
+FEWEST_WAITED = 8
 
 
 def pair_halves(parts: Sequence[Channel], is_send: Sequence[bool]) -> Channel | None:
@@ -76,3 +83,37 @@ def _pair(sends: Calls, receipts: Calls) -> Calls | None:
     if (after.start_ns < before.end_ns).any():
         return None
     return replace(before, end_ns=after.end_ns, halves=Halves(before.end_ns, after.arrival_ns, after.end_ns))
+
+
+def meet_as_one(members: Sequence[Calls]) -> bool:
+    """Tell whether receipts that had to wait end as the sends of all callers let them, and not of smaller groups.
+
+    Where nobody is ever late, or no receipt waits, all groupings explain the ends alike: then all are taken to meet.
+
+    Args:
+        members: calls in halves, the k-th of each of one exchange.
+    """
+    if len({len(calls) for calls in members}) != 1 or any(calls.halves is None for calls in members):
+        return False
+    sent = np.stack([calls.arrival_ns for calls in members], axis=1)
+    done = np.stack([calls.end_ns for calls in members], axis=1)
+    lasts = done - np.stack([calls.halves.hold_ns for calls in members if calls.halves is not None], axis=1)
+    waited = lasts > WAITED * np.quantile(lasts, SHORTEST, axis=0)
+    n = len(members)
+    smaller = [groups for size in range(2, n) if n % size == 0 for groups in list_partitions(n, size)]
+    whole = _measure_scatter(sent, done, waited, [tuple(range(n))])
+    return all(whole <= NOISE_FACTOR * _measure_scatter(sent, done, waited, groups) + TICK_NS for groups in smaller)
+
+
+def _measure_scatter(sent: IntArray, done: IntArray, waited: BoolArray, groups: Sequence[tuple[int, ...]]) -> float:
+    """Measure how much the time from a group's last send to the ends scatters, ns, in the mean rank.
+
+    Args:
+        sent, done, waited: `(n_calls, n_members)`.
+    """
+    found = []
+    for group in groups:
+        last = sent[:, group].max(axis=1)
+        held = [(done[:, rank] - last)[waited[:, rank]].astype(np.float64) for rank in group]
+        found += [float(robust_sd(values)) for values in held if len(values) >= FEWEST_WAITED]
+    return float(np.mean(found)) if found else 0.0

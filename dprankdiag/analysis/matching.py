@@ -14,9 +14,8 @@ from dprankdiag.analysis.collectives import (
     match_halves,
     measure_early,
 )
-from dprankdiag.analysis.halves import EXCHANGE, pair_halves
+from dprankdiag.analysis.halves import EXCHANGE, meet_as_one, pair_halves
 from dprankdiag.analysis.lanes import Naming
-from dprankdiag.analysis.partitions import choose_partition
 
 WELL_MATCHED = 0.8
 """Calls of which so many find their partners meet by themselves."""
@@ -114,7 +113,7 @@ def _match_halves(parts: Sequence[Channel], results: Sequence[Result]) -> tuple[
     if well_met and whole and max(map(measure_early, meetings)) <= MOST_EARLY:
         return None
     channel = pair_halves(parts, local)
-    if channel is None or (well_met and len(choose_partition(channel.calls) or ()) != 1):
+    if channel is None or (well_met and not meet_as_one(channel.calls)):
         return None
     meeting = match_halves(channel)
     return (channel, meeting) if meeting is not None else None

@@ -41,7 +41,10 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
         return [(0, 1)]
     sampled = [_middle(member) for member in calls]
     fits = [
-        _partition_fit(sampled, groups) for size in range(n, 1, -1) if n % size == 0 for groups in _partitions(n, size)
+        _partition_fit(sampled, groups)
+        for size in range(n, 1, -1)
+        if n % size == 0
+        for groups in list_partitions(n, size)
     ]
     best_share = max(fit.share for fit in fits)
     if best_share <= 0:
@@ -83,7 +86,8 @@ def _middle(calls: Calls) -> Calls:
     return calls.take(slice(low, low + SAMPLE))
 
 
-def _partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
+def list_partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:
+    """List how n callers may meet in groups of one size: neighbours, or every so many."""
     contiguous = [tuple(range(low, low + size)) for low in range(0, n, size)]
     if size in (1, n):
         return [contiguous]

@@ -9,7 +9,8 @@ import pytest
 
 from dprankdiag.analysis.calls import Calls, Channel
 from dprankdiag.analysis.collectives import match_halves
-from dprankdiag.analysis.halves import pair_halves
+from dprankdiag.analysis.halves import meet_as_one, pair_halves
+from dprankdiag.analysis.overlap import Halves
 from dprankdiag.analysis.partners import match_sequences
 from tests.analysis.builders import EPOCH_NS, Array, calls
 
@@ -76,6 +77,34 @@ def test_nobody_has_the_data_before_the_last_has_sent(late_ns: int) -> None:
     assert meeting.arrival_ns.shape == done.shape
     assert (meeting.end_ns >= meeting.arrival_ns.max(axis=1, keepdims=True)).all()
     assert meeting.matched_calls == 2 * done.size
+
+
+@pytest.mark.parametrize(
+    ("groups", "one"), [([(0, 1, 2, 3)], True), ([(0, 1), (2, 3)], False), ([(0, 2), (1, 3)], False)]
+)
+def test_those_who_wait_for_the_sends_of_some_do_not_meet_all(groups: list[tuple[int, ...]], one: bool) -> None:
+    random = np.random.default_rng(7)
+    sent = send() + random.integers(0, 40_000, (2 * N, RANKS))
+    look = sent + 20_000
+    done = np.empty_like(sent)
+    for group in map(list, groups):
+        come = sent[:, group].max(axis=1, keepdims=True) + TRANSFER_NS + random.integers(0, 400, (2 * N, len(group)))
+        done[:, group] = np.maximum(look[:, group] + 1_500, come)
+    members = [
+        replace(calls(rank, sent[:, rank], done[:, rank]), halves=Halves(sent[:, rank], look[:, rank], done[:, rank]))
+        for rank in range(RANKS)
+    ]
+    assert meet_as_one(members) is one
+
+
+def test_where_no_receipt_waits_all_are_taken_to_meet() -> None:
+    sent = send()
+    look = sent + 90_000
+    members = [
+        replace(calls(rank, sent[:, rank], look[:, rank] + 1_500), halves=Halves(sent[:, rank], *2 * (look[:, rank],)))
+        for rank in range(RANKS)
+    ]
+    assert meet_as_one(members)
 
 
 def test_a_lost_half_spoils_its_own_call_only() -> None:

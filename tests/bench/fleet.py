@@ -11,12 +11,16 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from threading import Event, Thread
 
 from dprankdiag.harness.fake_engine import FakeEngine
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, LedgerFault, LedgerWorld, Tick, simulate_ledger
 
 RANKS_A_NODE = 8
+BEFORE_S = 900
+"""Seconds for which the deployment has run before anybody asks: by then nearly all series exist that it ever makes."""
+
 LATE_RANK = 6
 EVERY_S, LASTS_S, LATE_S = 60, 25, 0.008
 """A rank launches each step late for so many seconds, again and again."""
@@ -44,7 +48,7 @@ def name_paths(tick: Tick) -> dict[str, bytes]:
 
 def serve(nodes: int, seconds: int) -> None:
     """Serve a moment a second until the input ends."""
-    ticks = simulate_ledger(make_world(nodes, seconds))
+    ticks = islice(simulate_ledger(make_world(nodes, BEFORE_S + seconds)), BEFORE_S, None)
     ended = Event()
     with FakeEngine(name_paths(next(ticks))) as engine:
         print(engine.url, flush=True)

@@ -48,6 +48,7 @@ def expect(world: World, found: Diagnosis, cause: str, error: float = 0.15) -> N
         (HOOK_ALONE, receiver_queue(3, 30_000), "structural.dispatch"),
         (replace(HOOK_ALONE, graph=False), slow_link(3, 70_000), "single_point.link"),
         (HOOK, LINK, "unclassified.late"),
+        (replace(HOOK, attention_tp=2), LINK, "single_point.link"),
     ],
 )
 def test_what_is_late_beside_work_is_named_and_priced(world: World, fault: Fault, cause: str, tmp_path: Path) -> None:
