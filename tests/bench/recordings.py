@@ -51,7 +51,8 @@ ABLATED = (Draw("H", 12, 30_000), Draw("S", 36, 30_000))
 
 INTRO = """Every host call, kernel and collective of every rank, recorded as Nsight Systems exports
 ([what the suites hold, and how to run them](harness.md)). Ours reads files with their clocks; the simple rules beside
-it are given the true time of every event."""
+it are given the true time of every event. The two tables that name physics compare these; the others are of `fixed`.
+Confidence was fitted on other draws of two physics (`catalog/confidence.toml`)."""
 
 
 def list_runs() -> dict[str, tuple[Draw, ...]]:
