@@ -177,7 +177,8 @@ def merge_calls(parts: Sequence[Calls]) -> Calls:
 def split_by_place(channel: Channel) -> list[Channel]:
     """Split a channel whose calls are made in several places of a step, where all ranks make them alike.
 
-    Where ranks differ in the places (other batch sizes, lost rows), the channel stays whole.
+    Calls in places that are rare (steps of unusual size) stay together. Where ranks differ in the places (other batch
+    sizes, lost rows), the channel stays whole.
     """
     if len(channel.calls) < 2:
         return [channel]
@@ -188,10 +189,12 @@ def split_by_place(channel: Channel) -> list[Channel]:
     parts = []
     for place in common:
         members = tuple(item.take(item.place == place) for item in channel.calls)
-        sizes = [len(item) for item in members]
-        if max(sizes) - min(sizes) > 0.02 * max(sizes) + 2:
+        if not _are_as_many(members):
             return [channel]
         parts.append(replace(channel, calls=members))
+    rare = tuple(item.take(~np.isin(item.place, common)) for item in channel.calls)
+    if min(len(item) for item in rare) >= FEWEST_AT_PLACE and _are_as_many(rare):
+        parts.append(replace(channel, calls=rare))
     return parts
 
 
@@ -204,3 +207,9 @@ def split_by_row_before(channel: Channel) -> list[Channel]:
         return [channel]
     plain = [replace(item, place=item.before) for item in channel.calls if item.before is not None]
     return split_by_place(replace(channel, calls=tuple(plain)))
+
+
+def _are_as_many(members: Sequence[Calls]) -> bool:
+    """Tell whether all ranks make about as many calls, rows lost at random left aside."""
+    sizes = [len(item) for item in members]
+    return max(sizes) - min(sizes) <= 0.02 * max(sizes) + 2

@@ -23,6 +23,10 @@ DUMMY = 0.25
 """Attention over a dummy batch takes less than this share of the busy ranks', however short the kernels are."""
 
 
+SHORT_REQUEST = 3.0
+"""Over a few short requests attention takes up to so many times as long as without any."""
+
+
 def find_idle(seen: Observations) -> Standout | None:
     """Find the busy ranks of a group in which others have no requests in at least half of the steps.
 
@@ -46,6 +50,20 @@ def find_idle(seen: Observations) -> Standout | None:
     covered = np.flatnonzero(steps)
     marks = steps[:, None] & ~idle[None, :]
     return Standout(int(covered[0]), int(covered[-1]) + 1, ~idle, levels, float(np.median(levels[idle])), marks)
+
+
+def suspect_idle(seen: Observations) -> BoolArray:
+    """Mark the ranks, `(n_ranks,)`, that may hold no requests in most steps, where nothing announces them.
+
+    Inside a replayed graph a dummy batch launches attention as any other does, and takes as long as a short request.
+    """
+    attention = seen.sums["attention"]
+    busy = _level_busy(attention)
+    counted = busy[:, 0] > 0
+    if not np.isnan(tabulate_requests(seen)).all() or counted.sum() < FEWEST_STEPS:
+        return np.zeros(seen.n_ranks, bool)
+    short = SHORT_REQUEST * EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
+    return _choose_idle(attention[counted] <= np.minimum(DUMMY * busy[counted], short))
 
 
 def _choose_idle(empty: BoolArray) -> BoolArray:

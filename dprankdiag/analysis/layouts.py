@@ -76,6 +76,7 @@ class Layout:
         load_ratio: total load at the higher over the lower.
         held_ratio, request_ratio: KV tokens and requests over the others'; None where nothing tells.
         doubt: why it cannot be told; "" if it can.
+        lacks_rows: it is the rows of each step that nothing tells.
     """
 
     side: Side
@@ -87,6 +88,7 @@ class Layout:
     held_ratio: float | None
     request_ratio: float | None
     doubt: str = ""
+    lacks_rows: bool = False
 
 
 def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
@@ -236,7 +238,8 @@ def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: B
     if levels is None or requests is None:
         lacks = "rows of a step are not told" if requests is None else "total load varies by less than 2 ×"
         doubt = f"the same ranks' experts take longer in every layer, but {lacks}: hot experts may do that as well"
-        return describe(mean, mean, 1.0, request_ratio=None, doubt=doubt)
+        unsaid = requests is None
+        return describe(mean, mean, 1.0, request_ratio=None, doubt=doubt, lacks_rows=unsaid)
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     hot = _heat(work, mask, levels, float(np.exp(low)))
     ratio = _ratio(requests, mask, steps)
@@ -323,7 +326,10 @@ def _compare_probes(grid: StepGrid, mask: BoolArray, side: Side) -> FloatArray:
     Returns:
         `(n_steps, n_ranks)`; 1 where there is none.
     """
-    probe = grid.components["probe"][:, np.array(grid.side) == side].astype(np.float64)
+    of_side = np.array(grid.side) == side
+    if not of_side.any() or mask.all():
+        return np.ones((len(grid.number), len(mask)))
+    probe = grid.components["probe"][:, of_side].astype(np.float64)
     rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
     has_work = np.median(rest, axis=(0, 2)) > 0
     if not has_work.any():

@@ -25,6 +25,9 @@ REPLAYED = "decode graph"
 """Kind of steps replayed as a graph: of each captured size, launch shapes and all that follows from them are fixed."""
 
 FEWEST_STEPS = 5
+FEWEST_OF_GRAPH = 3
+"""Steps with few and with many rows; fewer do where other graphs are replayed for these than for those."""
+
 ROWS_APART = 1.1
 """The busiest rank's rows must differ this much between steps for work to be held against them."""
 
@@ -212,7 +215,8 @@ def _judge_family(seen: Observations, rows: FloatArray, known: BoolArray, ids: l
     if not spans:
         return Family(tuple(ids), ())
     low, high = _halve(top, steps)
-    if min(low.sum(), high.sum()) < FEWEST_STEPS or top[high].mean() < ROWS_APART * top[low].mean():
+    fewest = FEWEST_OF_GRAPH if is_captured and len(ids) > 1 else FEWEST_STEPS
+    if min(low.sum(), high.sum()) < fewest or top[high].mean() < ROWS_APART * top[low].mean():
         if not is_captured and _are_packed(seen, rows, steps):
             parts = [part for part in parts if part.name == "hosts"]
         unclear = tuple(_draw(seen, part, spans) for part in parts if part.name != "expert")

@@ -47,7 +47,8 @@ class CommunicationFabric:
             if _coincides(skews, shift.steps):
                 yield Abstention(
                     self.cause,
-                    "transfers are longer in the very steps in which a rank comes late; long waits lengthen them too",
+                    "transfers are longer in the very steps in which a rank comes late, or experts are hot; long waits "
+                    "and more tokens for one rank lengthen them too",
                     ("steps with the same lateness and short transfers",),
                 )
             else:

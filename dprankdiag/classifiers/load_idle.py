@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dprankdiag.analysis.idleness import suspect_idle
 from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
+from dprankdiag.catalog.identifiability import load_inputs
+from dprankdiag.classifiers.base import members
 from dprankdiag.classifiers.ledgers import claim_ledger_load
 from dprankdiag.classifiers.loads import claim_loads
 from dprankdiag.model.claims import Claim, UntimedClaim
@@ -24,7 +27,8 @@ class LoadIdle:
 
     *How we tell it apart*: a rank counts as idle where its batch annotations announce no requests in at least half of
     the steps in which others have some; a dummy batch that nobody announces, by attention far below the busy ranks'.
-    Without annotations, by attention that takes next to no time. In a ledger: by the steps counted as idle, else by
+    Without annotations, by attention that takes next to no time; inside a graph a dummy batch takes as long as a short
+    request, and without annotations nothing is said. In a ledger: by the steps counted as idle, else by
     counters that stand while others grow. Fewer requests than ranks, or so few that chance alone leaves ranks empty,
     are no finding.
 
@@ -34,8 +38,15 @@ class LoadIdle:
     cause = "load.idle"
 
     def judge(self, seen: Observations, skews: Skews) -> Iterator[Claim | Abstention]:
-        """Claim the attention standouts of this kind."""
-        yield from claim_loads(seen, skews, self.cause, "idle", " while others have none")
+        """Claim the attention standouts of this kind, or say whose requests nothing tells."""
+        found = list(claim_loads(seen, skews, self.cause, "idle", " while others have none"))
+        yield from found
+        unsure = suspect_idle(seen)
+        if not found and unsure.any() and not unsure.all():
+            who = seen.names_of(members(unsure))
+            reason = f"{who}: next to no attention in most steps; none or a few short requests, nothing tells which"
+            mend = load_inputs()["trace-nvtx"].get_it_with
+            yield Abstention(self.cause, reason, ("batch annotations of every rank",), mend)
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Claim an uneven load of this kind."""

@@ -24,8 +24,9 @@ class LoadRequests:
 
     *How we tell it apart*: attention grows with the requests that batch annotations, or else launch shapes, show;
     kernels of equal work do not grow. Where batches are padded to the longest, work after the gather grows on every
-    rank as the busiest rank's rows do, and no wait shows it: its price is added where the rows change between steps
-    and annotations tell them, else the finding says that it is not known. In a ledger: requests stand
+    rank as the busiest rank's rows do, and no wait shows it; in a replayed graph so does work before it. Its price is
+    added where the rows change between steps and annotations tell them, else the loss is called a lower bound. So is
+    what the rank's host takes longer for its requests, where ranges show when hosts meet. In a ledger: requests stand
     out beyond what random routing gives, and explain at least half of the excess in attention.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by

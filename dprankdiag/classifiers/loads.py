@@ -33,6 +33,14 @@ from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns, format_ratio
 
+PADDING_ERROR = 0.15
+"""How far what follows the busiest rank's rows may be off, as a share of it (a standard deviation).
+
+Between and below the sizes seen it is taken to lie on a line, but matrix products grow by whole tiles.
+
+Source: simulated deployments of the physics with tiles and memory; the other one has straight lines.
+"""
+
 
 def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because: str) -> Iterator[Claim | Abstention]:
     """Claim every attention standout of one kind.
@@ -51,6 +59,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             continue
         standout = load.standout
         ranks = members(standout.mask)
+        typical = float(np.median(seen.sums["attention"] / skews.slowness))
         undo, proof, most = _undo_load(seen, skews, load)
         padded = _judge_rows(seen, skews, standout) if load.follows_rows else None
         late = measure_lateness(seen, standout.marks) if load.follows_rows else None
@@ -79,7 +88,7 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
             most=tuple(most),
-            spread_ns=standout.spread * float(np.median(seen.sums["attention"] / skews.slowness)),
+            spread_ns=float(np.hypot(standout.spread * typical, PADDING_ERROR * _excess(seen, padded))),
         )
 
 
@@ -171,6 +180,13 @@ def meet_sooner(seen: Observations, saved_ns: FloatArray) -> Undo:
     return Undo("host", tuple(factors))
 
 
+def _excess(seen: Observations, padded: _RowsOfAll | None) -> float:
+    """Give how much longer a step is for the rows of those that stand out, ns."""
+    if padded is None or padded.padding is None:
+        return 0.0
+    return padded.padding.excess_ns(seen, padded.steps, padded.even)
+
+
 def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMeeting | None) -> Iterator[Evidence]:
     if late is not None:
         text = f"its host takes {format_ns(late.lateness_ns)} longer than the others' to come to their meeting"
@@ -181,7 +197,7 @@ def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMe
         text = f"whether rows are padded to this rank's, and what that costs, cannot be judged: {padded.reason}"
         yield Evidence("padding_ns_per_step", None, "ns", text, 0.0)
         return
-    excess = padded.padding.excess_ns(seen, padded.steps, padded.even) if padded.padding else 0.0
+    excess = _excess(seen, padded)
     if excess > 0:
         text = f"what follows the busiest rank's rows takes every rank {format_ns(excess)} a step longer"
         yield Evidence("padding_ns_per_step", excess, "ns", text, 0.0, int(padded.steps.sum()))

@@ -25,7 +25,9 @@ class SinglePointLink:
 
     *How we tell it apart*: lateness is measured on the way out of a meeting, against the group's median end. It
     must exceed the uncertainty of the clocks, or show on the rank's own clock alone, and occur in all operations of
-    that rank. In a receive-wait matrix it is a single pair far above its row and column, a rank for which only the
+    that rank. Where ranks that are late together meet among themselves, they are late by how much longer that takes
+    than in other groups. Ranks that meet to exchange tokens alone leave the cause open: a receiver queue would look the
+    same. In a receive-wait matrix it is a single pair far above its row and column, a rank for which only the
     ranks of other nodes wait, or one whose row and column both stand out.
 
     *What to do*: read the link's error and speed counters, run a point-to-point bandwidth test of that rank, swap

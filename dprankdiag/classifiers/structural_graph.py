@@ -126,7 +126,12 @@ def _describe(lost: LostGraphs, steps: BoolArray) -> Standout:
 
 
 def _replay_as_graphs(seen: Observations, lost: LostGraphs) -> Iterator[Undo]:
-    """Give every eager step the idle time of graph steps at each position, its own samples kept."""
+    """Give every eager step the idle time of graph steps at each position, its own samples kept.
+
+    All that a graph holds is launched at once, also where a host that launched less was ahead of its GPU.
+    """
+    known = [seen.select(grid_id, lost.known)[:, None, None] for grid_id in range(len(seen.grids))]
+    yield Undo("launch", tuple(np.where(rows, 0.0, 1.0) for rows in known))
     for component in IDLE:
         factors = []
         for grid_id, (grid, usual) in enumerate(zip(seen.grids, lost.usual[component], strict=True)):

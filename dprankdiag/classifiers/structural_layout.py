@@ -12,6 +12,7 @@ from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_high
 from dprankdiag.analysis.thresholds import SPEED_PRIOR_SD
+from dprankdiag.catalog.identifiability import load_inputs
 from dprankdiag.classifiers.base import members, show_culprits, unseen_member
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
@@ -51,11 +52,18 @@ class StructuralLayout:
         for layout in measure_layouts(seen, skews):
             if layout.doubt:
                 reason = f"{seen.names_of(members(layout.mask))}: {layout.doubt}"
-                yield Abstention(self.cause, reason, ("steps at two or more load levels",))
+                lacked, mend = _tell_lack(layout)
+                yield Abstention(self.cause, reason, (lacked,), mend)
             elif (unseen := unseen_member(seen)) is not None:
                 yield Abstention(self.cause, unseen)
             else:
                 yield _claim(seen, layout, self.cause)
+
+
+def _tell_lack(layout: Layout) -> tuple[str, str]:
+    if layout.lacks_rows:
+        return "batch annotations of every rank", load_inputs()["trace-nvtx"].get_it_with
+    return "steps at two or more load levels", "record while the load grows or falls twofold or more"
 
 
 def _claim(seen: Observations, layout: Layout, cause: str) -> Claim:

@@ -18,7 +18,8 @@ class Undo:
     """Multiply one component of the segments by a factor.
 
     Attributes:
-        component: a name of `model.results.COMPONENTS`, or "exit" or "transfer".
+        component: a name of `model.results.COMPONENTS`, "exit", "transfer", or "launch": there 0 stands for work that
+            is launched in time, whenever its GPU is ready.
         factors: one array a grid, broadcastable to `(n_steps, n_positions, n_ranks)`.
     """
 

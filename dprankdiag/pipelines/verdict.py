@@ -12,7 +12,7 @@ from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.identifiability import load_identifiability, load_inputs
 from dprankdiag.classifiers import ALL
-from dprankdiag.classifiers.base import say_unrecorded
+from dprankdiag.classifiers.base import name_numbers, say_unrecorded
 from dprankdiag.model.diagnosis import (
     Abstention,
     CauseLoss,
@@ -117,6 +117,7 @@ def _hiding(part: Part) -> Iterator[str]:
     if unplaced >= WARNING:
         yield f"ranks stand still {format_ratio(unplaced)} of the time for overlapped collectives, each step elsewhere"
     yield from _doubted(part)
+    yield from _parted(part)
     uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
     yield from sorted(uneven)
     for account in part.accounts:
@@ -143,6 +144,25 @@ def _doubted(part: Part) -> Iterator[str]:
                 f"others, {format_ratio(ratio)} of the time, cannot be told from the clocks, which were fitted to the "
                 "ends of meetings"
             )
+
+
+def _parted(part: Part) -> Iterator[str]:
+    """Say that ranks of one engine meet in groups apart, or nobody, while their clocks are not known to agree.
+
+    Calls of one meeting that lie apart on wrong clocks look like those of several groups.
+    """
+    if part.observed.alignment.clock in ("session", "boot"):
+        return
+    engines = Counter(group.engine for group in part.observed.groups)
+    seen = {(rank.engine, rank.rank) for group in part.observed.groups for rank in group.ranks}
+    alone = [part.trace.ranks[rank] for rank in part.observed.alignment.unaligned]
+    for engine, groups in sorted(engines.items()):
+        left = [rank.rank for rank in alone if rank.engine == engine and (engine, rank.rank) not in seen]
+        if groups > 1 or left:
+            who = (
+                f"ranks meet in {groups} groups apart" if groups > 1 else f"{name_numbers(left)}: compared with nobody"
+            )
+            yield f"{who}, and clocks may be why: lateness between them would not be seen"
 
 
 def _left_out_ratio(part: Part) -> float:

@@ -87,7 +87,7 @@ def _scale_segment(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArra
     """Scale the components of the segments; `(n_steps, n_positions, n_ranks)`, ns, not yet cut off at zero."""
     segment = grid.segment.astype(np.float64)
     for component, factor in scale.items():
-        if component not in ("exit", "transfer"):
+        if component not in ("exit", "transfer", "launch"):
             segment = segment + grid.components[component] * (factor - 1.0)
     return segment
 
@@ -131,13 +131,15 @@ def find_begun(grid: StepGrid) -> FloatArray | None:
 
 
 def _take_launches(grid: StepGrid, scale: Mapping[str, FloatArray], begun: FloatArray | None) -> Launches | None:
-    """Take when launches came, those that a factor on `host` makes earlier with it."""
+    """Take when launches came, those that a factor on `host` makes earlier with it; 0 on `launch` lets none be late."""
     if grid.ahead is None or begun is None:
         return None
     idle = -grid.ahead.astype(np.float64)
     if "host" in scale:
         # A host that is late with one launch is late with all that follow in the step.
         idle = idle + np.cumsum(grid.components["host"] * (scale["host"] - 1.0), axis=1)
+    if "launch" in scale:
+        idle = np.where(np.broadcast_to(scale["launch"], idle.shape) > 0, idle, -np.inf)
     return Launches(idle, begun)
 
 

@@ -186,6 +186,15 @@ def test_calls_made_in_two_places_of_a_step_are_two_channels() -> None:
     assert [[len(member) for member in part.calls] for part in split_by_place(whole)] == [[50] * 3, [50] * 3]
 
 
+@pytest.mark.parametrize("rare, kept", [(10, [145, 145, 10]), (4, [148, 148])])
+def test_calls_in_rare_places_stay_together_unless_they_are_too_few(rare: int, kept: list[int]) -> None:
+    times = arrive(300, 3)
+    place = np.arange(300) % 2
+    place[np.linspace(1, 298, rare).astype(int)] = 2 + np.arange(rare)
+    whole = channel([calls(k, times[:, k], meet(times)[:, k], place=place) for k in range(3)])
+    assert [len(part.calls[0]) for part in split_by_place(whole)] == kept
+
+
 def test_places_that_differ_between_the_ranks_leave_a_channel_whole() -> None:
     times = arrive(100, 3)
     places = [np.arange(100) % 2, np.arange(100) % 2, (np.arange(100) % 4 == 0).astype(int)]

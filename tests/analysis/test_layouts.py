@@ -120,3 +120,10 @@ def test_steps_with_prompts_are_no_decode_steps() -> None:
     runs = np.zeros((N, seen.n_ranks), bool)
     runs[7, 2] = True
     assert np.flatnonzero(~find_decode(replace(seen, batches=(), prefill=runs))).tolist() == [7]
+
+
+@pytest.mark.parametrize("side", ["pre", "post"])
+def test_steps_in_which_the_ranks_meet_on_one_side_only_are_compared_there(side: str) -> None:
+    seen = tell(observe_steps(N, factor={"attention": ATTENTION * on(3, 1.5), "expert": ATTENTION * on(3, 1.5)}))
+    sided = replace(seen, grids=tuple(replace(grid, side=(side,) * len(grid.side)) for grid in seen.grids))
+    assert [np.flatnonzero(layout.mask).tolist() for layout in find(sided)[:1]] == [[3]]

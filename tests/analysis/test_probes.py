@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.analysis.lanes import FAMILY_CODE
-from dprankdiag.analysis.probes import choose_probes, measure_row_ratio
+from dprankdiag.analysis.probes import choose_probes, list_row_blocks, measure_row_ratio
 from dprankdiag.analysis.segments import KeyTimes
 from dprankdiag.model.sources import Names, Shape
 from tests.analysis.builders import naming
@@ -113,3 +113,11 @@ def test_graphs_whose_grids_change_from_step_to_step_alike_on_all_ranks_may_be_p
     ratio = measure_row_ratio(both, NAMES, eager=True)
     assert ratio is not None
     assert np.allclose(ratio, 1.0)
+
+
+def test_launch_sizes_of_row_kernels_are_those_that_every_rank_used() -> None:
+    both = [
+        keys(("norm", 3, 9, 50), ("router", 7, 9, 50), ("gemm", 9, 9, 50), ("norm", rank, 9, 50)) for rank in (20, 21)
+    ]
+    assert list_row_blocks(both, NAMES).tolist() == [4, 8]
+    assert list_row_blocks(both, Names()).tolist() == []

@@ -159,3 +159,12 @@ def test_two_faults_on_two_ranks_are_two_claims() -> None:
     seen = observe_steps(N, factor=slow | {"attention": on(5, 1.3) * on(2, 2.0)})
     claims, _ = judge(seen)
     assert {(claim.cause, claim.ranks) for claim in claims} == {("single_point.gpu", (5,)), ("load.unknown", (2,))}
+
+
+def test_a_layout_that_cannot_be_told_says_what_would_tell_it() -> None:
+    hot = observe_steps(N, factor={"expert": on(3, 1.5)})
+    announced = annotate(hot, requests=9 * ONES)
+    said = [next(item for item in judge(seen)[1] if item.cause == "structural.layout") for seen in (hot, announced)]
+    assert [item.lacked[0] for item in said] == ["batch annotations of every rank", "steps at two or more load levels"]
+    assert "NVTX" in str(said[0].get_it_with)
+    assert "load" in str(said[1].get_it_with)

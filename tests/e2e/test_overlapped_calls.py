@@ -87,3 +87,13 @@ def test_a_host_late_out_of_the_meetings_of_its_own_ranks_too_has_a_slow_link(tm
     )  # fmt: skip
     named = [(item.cause, item.ranks) for item in judge(world, tmp_path).findings if item.severity in ALARMS]
     assert named == [("single_point.link", (4, 5, 6, 7))]
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_hosts_whose_clocks_do_not_come_together_are_not_healthy(shared: int, tmp_path: Path) -> None:
+    """Calls beside work that a whole host leaves late, by more than two layers lie apart, seem to be of two groups."""
+    world = replace(
+        OVERLAP, seed=703 + shared, attention_tp=shared, files="node", ranks_per_node=4, host_clock_ns=1_000_000,
+        drift_ppm=10.0, faults=(slow_link((4, 5, 6, 7), 90_000),),
+    )  # fmt: skip
+    assert judge(world, tmp_path).status != "healthy"

@@ -129,3 +129,9 @@ def test_tables_and_object_tell_the_same_figures() -> None:
     assert "S case" in text
     assert all(figure["what"] in text for figure in answer["figures"])
     assert [case["right"] for case in answer["cases"]] == [True, False, True]
+
+
+def test_answers_kept_before_a_rule_was_there_are_still_scored() -> None:
+    older = replace(SLOW, simple_rules={"last arriver": (1,)})
+    assert [rule for rule, *_ in board(perfect(older)).simple_rules()] == ["dprankdiag", "last arriver"]
+    assert "blame by meeting" in [rule for rule, *_ in board(perfect(SLOW)).simple_rules()]

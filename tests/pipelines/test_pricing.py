@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dprankdiag.catalog.confidence import load_calibration
+from dprankdiag.model.claims import Undo
 from dprankdiag.model.diagnosis import Severity, When
 from dprankdiag.pipelines.pricing import grade
 from tests.analysis.builders import Array, observe_steps, ranks
-from tests.pipelines.builders import STEP_NS, account, claim, late_for, see
+from tests.pipelines.builders import EVEN_NS, STEP_NS, TRANSFER_NS, account, claim, late_for, see
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,30 @@ def test_an_upper_bound_is_said_to_be_one() -> None:
     (found,) = account(seen, claim(seen, basis="bound")).findings
     assert found.basis == "bound"
     assert "costs up to" in found.summary
+
+
+def test_a_lower_bound_is_said_to_be_one_and_its_interval_reaches_up_to_the_most() -> None:
+    seen = see(late_for(0.2))
+    gone = Undo("attention", (np.full((1, 1, 1), 0.5),))
+    bare = account(seen, claim(seen)).findings[0]
+    (found,) = account(seen, claim(seen, basis="lower bound", most=(gone,))).findings
+    assert "costs at least" in found.summary
+    assert found.lost_ns == bare.lost_ns
+    assert found.interval is not None
+    assert bare.interval is not None
+    assert found.interval[0] == bare.interval[0]
+    most = 1 - (STEP_NS - EVEN_NS + (STEP_NS / 0.8 - TRANSFER_NS) / 2) / (STEP_NS / 0.8)
+    assert found.interval[1] - bare.interval[1] == pytest.approx(most - 0.2, abs=1e-3)
+
+
+def test_steps_behind_a_stall_are_no_fault_of_the_replay() -> None:
+    """They hold what the step before ended with, which their neighbours do not."""
+    late = np.zeros(60, np.int64)
+    late[::3] = late_for(0.5)
+    late[1::3] = late_for(0.2)
+    seen = see(late, 60)
+    found = account(seen, claim(seen, slice(0, 60, 3), when="periodic"))
+    assert found.replay_error == pytest.approx(0.0, abs=1e-6)
 
 
 def test_an_onset_is_proved_by_the_steps_before_it() -> None:

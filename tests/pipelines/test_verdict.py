@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dprankdiag.analysis.alignment import Alignment
 from dprankdiag.model.diagnosis import Abstention
 from dprankdiag.pipelines.verdict import NAME_THEM, conclude
 from tests.analysis.builders import observe_steps
@@ -85,6 +86,37 @@ def test_recordings_that_show_too_little_forbid_health(field: str, value: Any, r
     found = conclude(part(replace(seen, abilities=replace(seen.abilities, **changed))))
     assert found.status == "inconclusive"
     assert any(reason in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "clock,unaligned,apart,status",
+    [
+        ("session", (), True, "healthy"),
+        ("collectives", (), True, "inconclusive"),
+        ("unaligned", (2, 3), True, "inconclusive"),
+        ("unaligned", (2, 3), False, "healthy"),
+        ("collectives", (), False, "healthy"),
+    ],
+)
+def test_groups_whose_clocks_may_only_seem_apart_are_not_healthy(
+    clock: str, unaligned: tuple[int, ...], apart: bool, status: str
+) -> None:
+    whole = part(see(0))
+    observed = replace(whole.observed, alignment=Alignment((None,) * RANKS, clock, None, unaligned))
+    if apart:
+        observed = replace(observed, groups=observed.groups * 2)
+    found = conclude(replace(whole, observed=observed, accounts=whole.accounts * (1 + apart)))
+    assert found.status == status
+    assert any("lateness between them would not be seen" in note for note in found.notes) == (status != "healthy")
+
+
+def test_a_rank_compared_with_nobody_because_of_its_clock_forbids_health() -> None:
+    whole = part(see(0))
+    trace = replace(whole.trace, ranks=(*whole.trace.ranks, replace(whole.trace.ranks[0], rank=RANKS)))
+    alignment = Alignment((None,) * (RANKS + 1), "unaligned", None, (RANKS,))
+    found = conclude(replace(whole, trace=trace, observed=replace(whole.observed, alignment=alignment)))
+    assert found.status == "inconclusive"
+    assert "rank 4: compared with nobody" in found.headline
 
 
 def test_where_no_kernel_is_known_as_a_collective_the_help_is_to_name_them() -> None:

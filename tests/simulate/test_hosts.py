@@ -140,3 +140,18 @@ def test_who_is_late_with_the_step_before_holds_up_the_hosts_of_all() -> None:
     factor = np.ones(grid.segment.shape)
     factor[:, 0, 3] = well.work[1:, 0, 3] / grid.components["other"][:, 0, 3]
     assert replay(grid, [("other", factor)]).sum() < replay(grid, []).sum() - 0.7 * 400_000 * (STEPS - 1)
+
+
+def test_work_that_is_launched_in_time_waits_for_no_launch_wherever_its_host_was() -> None:
+    ill = draw(6, 90_000)
+    launch = ill.launch.copy()
+    launch[:, 1:, 1] = 20_000  # this host has less to launch: it is ahead of its GPU, though not by much
+    ill = replace(ill, launch=launch)
+    well = replace(ill, launch=np.concatenate([launch[:, :1], np.zeros_like(launch[:, 1:])], axis=1))
+    grid, true = observe(ill, play(ill)), observe(well, play(well)).components["host"]
+    idle = grid.components["host"]
+    factor = np.where(idle > 0, true / np.maximum(idle, 1), 1.0)
+    late = replay(grid, [("host", factor)]).sum() - walls(play(well)).sum()
+    in_time = replay(grid, [("host", factor), ("launch", np.zeros((1, 1, 1)))]).sum() - walls(play(well)).sum()
+    assert late > 20 * abs(in_time)
+    assert abs(in_time) < 0.01 * walls(play(well)).sum()
