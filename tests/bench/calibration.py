@@ -1,6 +1,6 @@
 """Fit how sure a verdict is to how often such verdicts were right, from scored folders.
 
-    python -m tests.bench.calibration DIR... [--prices DIR...] -o dprankdiag/catalog/confidence.toml
+    python -m tests.bench.calibration DIR... --at COMMIT [--prices DIR...] -o dprankdiag/catalog/confidence.toml
 
 Each DIR was filled by `dprankdiag harness score SUITE ... -o DIR`. The folders should hold several physics, and none
 that is kept to test the table on.
@@ -9,7 +9,6 @@ that is kept to test the table on.
 from __future__ import annotations
 
 import argparse
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -123,13 +122,10 @@ def write_toml(calibration: Calibration, source: str) -> str:
     return head + text
 
 
-def list_source(paths: Sequence[Path]) -> str:
-    """Say which suites were scored (suite, count, seed, kernels, format, physics), at which commit."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+def list_source(paths: Sequence[Path], commits: str) -> str:
+    """Say which suites were scored (suite, count, seed, kernels, format, physics), at which commits."""
     lines = [f"{path.stem}: {len(read_outcomes(path))} recordings\n" for path in paths]
-    return f"dprankdiag harness score at {commit}; suite-count-seed-kernels-format-physics:\n{''.join(lines)}"
+    return f"dprankdiag harness score at {commits}; suite-count-seed-kernels-format-physics:\n{''.join(lines)}"
 
 
 def list_scored(folders: Iterable[Path]) -> list[Path]:
@@ -153,9 +149,8 @@ def main() -> None:
     asked = parser.parse_args()
     paths, prices = (list_scored(folders) for folders in (asked.folders, asked.prices or asked.folders))
     fitted = fit(read_all(paths), load_calibration().model_error_ratio, read_all(prices))
-    text = write_toml(
-        fitted, list_source(paths) + (f"replay: {', '.join(it.stem for it in prices)}\n" * bool(asked.prices))
-    )
+    replay = f"replay: {', '.join(it.stem for it in prices)}\n" if asked.prices else ""
+    text = write_toml(fitted, list_source(paths, asked.at) + replay)
     if asked.output is None:
         print(text)
     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from dprankdiag.catalog.confidence import Knot, make_calibration
 from dprankdiag.harness.answers import Outcome
 from dprankdiag.harness.faults import slow_gpu
 from dprankdiag.harness.scoreboard import Scoreboard
-from tests.bench.calibration import fit, fit_knots, fit_model_error, write_toml
+from tests.bench.calibration import fit, fit_knots, fit_model_error, list_scored, list_source, read_all, write_toml
 from tests.harness.outcomes import judge, know, tell
 
 FACTS = know(slow_gpu(1, 1.5))
@@ -58,6 +60,14 @@ def test_the_model_error_is_what_makes_nine_of_ten_intervals_hold() -> None:
     held = [true.lost_ratio <= said.interval[1] and said.interval[0] <= true.lost_ratio
             for _, true, said in wide.priced() if said.interval]  # fmt: skip
     assert np.mean(held) == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_source_names_what_was_scored_and_where(tmp_path: Path) -> None:
+    (tmp_path / "S-2-1-9-nsys-fixed.jsonl").write_bytes(msgspec.json.encode(judge(FACTS)) + b"\n")
+    paths = list_scored([tmp_path])
+    assert len(read_all(paths)) == 1
+    assert list_source(paths, "abc").splitlines()[1:] == ["S-2-1-9-nsys-fixed: 1 recordings"]
+    assert " abc;" in list_source(paths, "abc")
 
 
 def test_what_is_written_is_what_was_fitted() -> None:
