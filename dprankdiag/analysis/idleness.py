@@ -8,8 +8,8 @@ import numpy as np
 
 from dprankdiag.analysis.batches import tabulate_requests
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.standouts import FEWEST_STEPS, RESAMPLES, Standout
-from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
+from dprankdiag.analysis.standouts import FEWEST_STEPS, Standout
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.thresholds import IDLE_CHANCE
 
 IDLE_SHARE = 0.5
@@ -47,13 +47,9 @@ def find_idle(seen: Observations) -> Standout | None:
     steps: BoolArray = np.asarray(counted & empty[:, idle].any(axis=1))
     attention = seen.sums["attention"][steps].mean(axis=0)
     levels = attention / max(float(attention[~idle].mean()), 1.0)
-    drawn = [_choose_idle(empty[counted][index]) for index in draw_blocks(int(counted.sum()), RESAMPLES)]
-    support = sum(np.array_equal(other, idle) for other in drawn) / RESAMPLES
     covered = np.flatnonzero(steps)
     marks = steps[:, None] & ~idle[None, :]
-    return Standout(
-        int(covered[0]), int(covered[-1]) + 1, ~idle, levels, float(np.median(levels[idle])), support, marks
-    )
+    return Standout(int(covered[0]), int(covered[-1]) + 1, ~idle, levels, float(np.median(levels[idle])), marks)
 
 
 def suspect_idle(seen: Observations) -> BoolArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -20,7 +20,6 @@ from dprankdiag.analysis.statistics import (
     PRIOR_WEIGHT,
     BoolArray,
     FloatArray,
-    draw_blocks,
     find_high,
     peer_median,
     robust_sd,
@@ -50,8 +49,6 @@ NEARER = 1.0 / 3.0
 OWN_SHARE_SD = 0.01
 """How much a healthy rank's share may change with the load: its chip, and lengths within the batch."""
 
-RESAMPLES = 200
-
 
 @dataclass(frozen=True, slots=True)
 class LoadLevels:
@@ -78,7 +75,6 @@ class Layout:
         low_ratio, high_ratio: their work over the others' at the lower and the higher load.
         load_ratio: total load at the higher over the lower.
         held_ratio, request_ratio: KV tokens and requests over the others'; None where nothing tells.
-        support: share of resamples of the steps that say the same.
         doubt: why it cannot be told; "" if it can.
         lacks_rows: it is the rows of each step that nothing tells.
     """
@@ -91,7 +87,6 @@ class Layout:
     load_ratio: float
     held_ratio: float | None
     request_ratio: float | None
-    support: float
     doubt: str = ""
     lacks_rows: bool = False
 
@@ -220,12 +215,12 @@ def _judge_before(
         if held is None:
             return None
         doubt = "total load varies by less than 2 ×, so that a share that is always larger does not show"
-        return describe(mean, mean, 1.0, support=0.0, doubt=doubt)
+        return describe(mean, mean, 1.0, doubt=doubt)
     if held is None and not _projects_more(seen, skews, mask, levels, requests):
         return None
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
-    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, support=0.0)
+    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio)
     return _decide(found, work if told[0] is None else _even_out(work, told[0]), levels, float(constant))
 
 
@@ -244,11 +239,11 @@ def _judge_after(seen: Observations, work: FloatArray, mask: BoolArray, steps: B
         lacks = "rows of a step are not told" if requests is None else "total load varies by less than 2 ×"
         doubt = f"the same ranks' experts take longer in every layer, but {lacks}: hot experts may do that as well"
         unsaid = requests is None
-        return describe(mean, mean, 1.0, request_ratio=None, support=0.0, doubt=doubt, lacks_rows=unsaid)
+        return describe(mean, mean, 1.0, request_ratio=None, doubt=doubt, lacks_rows=unsaid)
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     hot = _heat(work, mask, levels, float(np.exp(low)))
     ratio = _ratio(requests, mask, steps)
-    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, request_ratio=ratio, support=0.0)
+    found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio, request_ratio=ratio)
     return _decide(found, work, levels, hot) if _is_even(seen, mask, steps) else None
 
 
@@ -372,14 +367,9 @@ def _decide(found: Layout, work: FloatArray, levels: LoadLevels, other: float) -
     low, high = share[levels.low], share[levels.high]
     noise = float(np.hypot(np.hypot(_error(low), _error(high)), _usual_change(work, found.mask, levels)))
 
-    def holds(change: float) -> bool:
-        return abs(change) <= max(UNLIKE * noise, NEARER * abs(other)) and abs(change - other) >= UNLIKE * noise
-
-    if not holds(float(np.median(high) - np.median(low))):
-        return None
-    pairs = zip(draw_blocks(len(low), RESAMPLES), draw_blocks(len(high), RESAMPLES, 1), strict=True)
-    same = sum(holds(float(np.median(high[b]) - np.median(low[a]))) for a, b in pairs)
-    return replace(found, support=same / RESAMPLES)
+    change = float(np.median(high) - np.median(low))
+    holds = abs(change) <= max(UNLIKE * noise, NEARER * abs(other)) and abs(change - other) >= UNLIKE * noise
+    return found if holds else None
 
 
 def _usual_change(work: FloatArray, mask: BoolArray, levels: LoadLevels) -> float:

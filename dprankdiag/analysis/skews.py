@@ -14,7 +14,6 @@ from dprankdiag.analysis.observations import Observations, order_steps
 from dprankdiag.analysis.speed import measure_speed, measure_worst_family
 from dprankdiag.analysis.standouts import (
     FEWEST_STEPS,
-    RESAMPLES,
     Standout,
     find_all,
     find_bursts,
@@ -22,7 +21,7 @@ from dprankdiag.analysis.standouts import (
     find_standouts,
     relative_to_step,
 )
-from dprankdiag.analysis.statistics import BoolArray, FloatArray, draw_blocks
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.thresholds import BURST_LEAST, LEAST_WORK_SHARE, WORK_PRIOR_SD
 from dprankdiag.analysis.transfers import TransferShift, find_transfer_shifts
 
@@ -175,8 +174,6 @@ def _late_majority(idle: FloatArray, wait: FloatArray, step_ns: float) -> list[S
     waits = np.median(wait, axis=0)
     if excess < LEAST_HOST_SHARE * step_ns or np.median(waits[early]) - np.median(waits[~early]) < 0.5 * excess:
         return []
-    drawn = [_split_majority(np.median(idle[index], axis=0)) for index in draw_blocks(len(idle), RESAMPLES)]
-    same = sum(other is not None and np.array_equal(other, early) for other in drawn)
     latest = np.bincount(np.argmax(np.where(early, -1.0, idle), axis=1), minlength=len(levels))
     return [
         Standout(
@@ -185,7 +182,6 @@ def _late_majority(idle: FloatArray, wait: FloatArray, step_ns: float) -> list[S
             ~early,
             levels,
             float(np.median(levels[early])),
-            same / RESAMPLES,
             np.broadcast_to(~early, idle.shape),
             in_turn=bool(latest.max() <= len(idle) / 2),
             spread=float(np.std(levels[early], ddof=1)),

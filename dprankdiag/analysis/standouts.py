@@ -12,7 +12,6 @@ import numpy as np
 from dprankdiag.analysis.statistics import (
     BoolArray,
     FloatArray,
-    draw_blocks,
     find_changes,
     find_events,
     find_high,
@@ -30,7 +29,6 @@ LOSS_SHARE = 0.8
 ALIKE = 0.7
 OWN_PAST_SHARE = 0.2
 """How much of the spread among ranks is left between two parts of one rank's own recording."""
-RESAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,6 @@ class Standout:
         mask: `(n_ranks,)` the ranks.
         levels: `(n_ranks,)` level of every rank in these steps (of a burst: in the marked ones).
         centre: level of the rest.
-        support: share of block-bootstrap resamples that give the same ranks; of a burst, how sure its events make it.
         marks: `(n_steps, n_ranks)` the steps and ranks meant.
         is_burst: single steps stand out, not a run.
         in_turn: the ranks take turns.
@@ -56,7 +53,6 @@ class Standout:
     mask: BoolArray
     levels: FloatArray
     centre: float
-    support: float
     marks: BoolArray
     is_burst: bool = False
     in_turn: bool = False
@@ -163,7 +159,7 @@ def find_standouts(
     found = []
     for first, stop, mask in parts:
         if mask.any():
-            found.append(_describe(series, best, first, stop, mask, prior_sd, least, halves))
+            found.append(_describe(series, first, stop, mask, prior_sd))
     return found
 
 
@@ -193,29 +189,14 @@ def _judge(series: FloatArray, prior_sd: float, least: float, halves: Sequence[B
     return find_high(levels, errors, prior_sd, least, halves).mask
 
 
-def _describe(
-    series: FloatArray,
-    best: FloatArray | None,
-    first: int,
-    stop: int,
-    mask: BoolArray,
-    prior_sd: float,
-    least: float,
-    halves: Sequence[BoolArray],
-) -> Standout:
+def _describe(series: FloatArray, first: int, stop: int, mask: BoolArray, prior_sd: float) -> Standout:
     part = series[first:stop]
     levels, _ = _levels(part)
-    past = np.zeros(len(mask)) if best is None or _judge(part, prior_sd, least, halves).any() else best
-    spread = prior_sd if not past.any() else OWN_PAST_SHARE * prior_sd
-    same = 0
-    for index in draw_blocks(len(part), RESAMPLES):
-        drawn, drawn_errors = _levels(part[index] - past)
-        same += bool(np.array_equal(find_high(drawn, drawn_errors, spread, least, halves).mask, mask))
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
     marks = np.zeros(series.shape, bool)
     marks[first:stop, mask] = True
     spread = float(np.std(levels[~mask], ddof=1)) if (~mask).sum() > 1 else prior_sd
-    return Standout(first, stop, mask, levels, centre, same / RESAMPLES, marks, spread=spread)
+    return Standout(first, stop, mask, levels, centre, marks, spread=spread)
 
 
 def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> BoolArray:
@@ -312,8 +293,7 @@ def describe_burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *
     levels[mine.any(axis=0)] = np.nanmedian(marked[:, mine.any(axis=0)], axis=0)
     quiet = ~mine.any(axis=0)
     centre = float(np.median(levels[quiet])) if quiet.any() else float(np.median(series))
-    support = 1.0 - 0.5 ** (1 + len(steps))
-    return Standout(int(steps[0]), int(steps[-1]) + 1, mask, levels, centre, support, mine, True, in_turn)
+    return Standout(int(steps[0]), int(steps[-1]) + 1, mask, levels, centre, mine, True, in_turn)
 
 
 def choose_by_loss(excess: FloatArray) -> BoolArray:

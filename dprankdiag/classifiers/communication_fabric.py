@@ -108,7 +108,6 @@ def _claim_against(seen: Observations, long: LongTransfers, name: str, steps: Bo
         ),
         (Alternative("uniform.slow", "equal work taking longer on every rank as well"),),
         (Undo("transfer", tuple(factor[None, :, None] for factor in long.factors)),),
-        0.95 if n >= 8 else 1.0 - 0.5 ** (1 + n),
         spread_ns=long.error_ns,
     )
 
@@ -157,6 +156,5 @@ def _claim(seen: Observations, shift: TransferShift, cause: str) -> Claim:
         ),
         (Alternative("single_point.link", "one rank leaving later than the others"),),
         (Undo("transfer", tuple(factors)),),
-        0.95 if n >= 8 else 1.0 - 0.5 ** (1 + n),
         period_ns=period,
     )

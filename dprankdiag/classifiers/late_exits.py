@@ -64,7 +64,6 @@ def claim_exit(seen: Observations, late: LateExit, cause: str, what: str) -> Cla
         (*evidence, *show_culprits(seen, ranks, steps)),
         (Alternative("communication.fabric", "transfers long for every rank, not for this one"),),
         (scale(seen, "exit", factor), *_undo_groups(seen, late.standout)),
-        standout.support,
         period_ns=period_of(seen, standout),
         spread_ns=standout.spread,
     )

@@ -85,7 +85,6 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
                 Alternative("structural.layout", "the same share at every load level"),
             ),
             tuple(undo),
-            standout.support,
             "lower bound" if load.kind == "prefill" or (padded is not None and padded.reason) else "replayed",
             period_ns=period_of(seen, standout),
             proof=tuple(proof),

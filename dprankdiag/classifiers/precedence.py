@@ -11,6 +11,9 @@ from dprankdiag.analysis.skews import HOST_PRIOR_SHARE, LEAST_HOST_SHARE
 from dprankdiag.analysis.standouts import find_bursts, find_standouts
 from dprankdiag.model.claims import Claim
 
+EXPLAIN_OTHERS = ("structural.layout", "structural.graph")
+"""Causes for which claims of others give way."""
+
 LAYOUT_EXPLAINS = ("load.context", "load.requests", "load.unknown", "structural.expert", "unclassified.late")
 
 MOSTLY = 0.8

@@ -99,7 +99,6 @@ class SinglePointGpu:
                     scale(seen, name, _family_factor(seen, skews, standout, name, factor))
                     for name in ("attention", "expert", "probe", "other")
                 ),
-                standout.support,
                 period_ns=period_of(seen, standout),
                 spread_ns=standout.spread * _median_work_ns(seen),
             )

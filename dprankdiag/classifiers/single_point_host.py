@@ -103,7 +103,6 @@ class SinglePointHost:
                 tuple(evidence),
                 _ALTERNATIVES,
                 (undo_stalls(seen, component, marks),),
-                standout.support,
                 basis,
                 period_ns=period_of(seen, standout),
             )
@@ -139,7 +138,6 @@ class SinglePointHost:
                 tuple(evidence),
                 _ALTERNATIVES,
                 (undo_lateness(seen, component, standout, stalled),),
-                standout.support,
                 basis,
                 spread_ns=standout.spread,
             )

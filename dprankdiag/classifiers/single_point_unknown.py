@@ -82,7 +82,6 @@ class SinglePointUnknown:
                     Alternative("load.unknown", "only attention longer"),
                 ),
                 tuple(scale(seen, name, factor) for name in ("attention", "expert", "other")),
-                standout.support,
             )
 
     def judge_waits(self, seen: WaitView) -> Iterator[UntimedClaim]:

@@ -131,7 +131,6 @@ def _claim(seen: Observations, skew: ExpertSkew, cause: str) -> Claim:
             Alternative("structural.dispatch", "late exits from dispatch instead of longer expert kernels"),
         ),
         (Undo("expert", tuple(_even_layers(seen, skew, grid_id) for grid_id in range(len(seen.grids)))),),
-        _support(seen, skew, ranks),
         layers=tuple(layers),
         period_ns=period,
     )
@@ -160,17 +159,11 @@ def _even_layers(seen: Observations, skew: ExpertSkew, grid_id: int) -> FloatArr
     return factor
 
 
-def _excess_by_rank(seen: Observations, skew: ExpertSkew, keep: float = 1.0, seed: int = 0) -> FloatArray:
-    """Sum, over the hot layers, the time by which the slowest rank exceeds the mean.
-
-    Args:
-        keep: share of the steps to look at, drawn at random.
-    """
-    random = np.random.default_rng(seed)
+def _excess_by_rank(seen: Observations, skew: ExpertSkew) -> FloatArray:
+    """Sum, over the hot layers, the time by which the slowest rank exceeds the mean."""
     excess = np.zeros(seen.n_ranks)
     for grid_id, grid in enumerate(seen.grids):
         rows = np.flatnonzero(seen.select(grid_id, skew.steps))
-        rows = rows[random.random(len(rows)) <= keep]
         if not len(rows):
             continue
         work = grid.components["expert"][rows].mean(axis=0)
@@ -190,10 +183,3 @@ def _smallest_set(excess: FloatArray) -> tuple[tuple[int, ...], Who]:
     if len(ranks) == len(excess) and len(ranks) > 2:
         return (), "all"
     return ranks, "one" if len(ranks) == 1 else "rotating"
-
-
-def _support(seen: Observations, skew: ExpertSkew, ranks: tuple[int, ...]) -> float:
-    """Halve the steps in many ways: how often do the same ranks come out?"""
-    draws = 50
-    same = sum(_smallest_set(_excess_by_rank(seen, skew, 0.5, seed))[0] == ranks for seed in range(1, draws + 1))
-    return same / draws

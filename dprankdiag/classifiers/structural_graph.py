@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.lost_graphs import EAGER, IDLE, REPLAYED, LostGraphs, choose_blamed, find_lost_graphs
+from dprankdiag.analysis.lost_graphs import EAGER, IDLE, REPLAYED, LostGraphs, find_lost_graphs
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.standouts import ALIKE, RESAMPLES, Standout
-from dprankdiag.analysis.statistics import BoolArray, draw_blocks
+from dprankdiag.analysis.standouts import ALIKE, Standout
+from dprankdiag.analysis.statistics import BoolArray
 from dprankdiag.classifiers.base import members, period_of, unseen_member, when_of
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, Who
@@ -91,7 +91,6 @@ def _claim(seen: Observations, lost: LostGraphs, cause: str) -> Claim:
             Alternative("load.prefill", "prompt tokens on some rank in the same steps"),
         ),
         tuple(_replay_as_graphs(seen, lost)) if lost.known.any() else (),
-        _support(lost),
         "replayed" if seen.abilities.has_launches else "bound",
         period_ns=period_of(seen, run),
         loss_known=bool(lost.known.any()),
@@ -123,7 +122,7 @@ def _describe(lost: LostGraphs, steps: BoolArray) -> Standout:
     first, stop = int(where[0]), int(where[-1]) + 1
     marks = np.broadcast_to(steps[:, None], lost.blame.shape)
     levels = np.ones(lost.blame.shape[1])
-    return Standout(first, stop, lost.mask, levels, 1.0, 1.0, marks, is_burst=len(where) < RUN * (stop - first))
+    return Standout(first, stop, lost.mask, levels, 1.0, marks, is_burst=len(where) < RUN * (stop - first))
 
 
 def _replay_as_graphs(seen: Observations, lost: LostGraphs) -> Iterator[Undo]:
@@ -143,13 +142,3 @@ def _replay_as_graphs(seen: Observations, lost: LostGraphs) -> Iterator[Undo]:
                 factor[rows] = np.where(level > 0, usual / np.maximum(level, 1.0), 1.0)
             factors.append(factor)
         yield Undo(component, tuple(factors))
-
-
-def _support(lost: LostGraphs) -> float:
-    """Draw the eager steps anew: how often are the same ranks named? Few steps say less."""
-    blame = lost.blame[lost.steps]
-    same = sum(
-        np.array_equal(choose_blamed(blame[index].sum(axis=0)), lost.mask)
-        for index in draw_blocks(len(blame), RESAMPLES)
-    )
-    return same / RESAMPLES * (1.0 - 0.5 ** (1 + len(blame)))

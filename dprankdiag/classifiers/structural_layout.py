@@ -92,7 +92,6 @@ def _claim(seen: Observations, layout: Layout, cause: str) -> Claim:
             Alternative("single_point.gpu", "kernels of equal work longer on both sides of the gather"),
         ),
         tuple(_share_out(seen, layout)),
-        layout.support,
     )
 
 

@@ -106,5 +106,4 @@ def _claim(seen: Observations, skews: Skews, cause: str, component: str, standou
             Alternative("single_point.host", "launch calls that return after the GPU went idle"),
         ),
         (scale(seen, component, lift_off(values, standout)),),
-        standout.support,
     )

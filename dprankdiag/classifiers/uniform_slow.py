@@ -51,7 +51,6 @@ class UniformSlow:
             (Evidence("probe_slowness_ratio", ratio, "ratio", f"equal work takes {ratio:.3f} × as long", 1.0, n),),
             (),
             (),
-            0.9,
             loss_known=False,
         )
 
@@ -81,6 +80,5 @@ def _judge_against_reference(seen: Observations, cause: str) -> Iterator[Claim |
         (Evidence("probe_slowness_ratio", slow.ratio, "ratio", text, 1.0, slow.kernels),),
         (),
         (),
-        0.9,
         loss_known=False,
     )

@@ -13,11 +13,16 @@ from dprankdiag.harness.cases import HEALTHY, UNIFORM, Facts
 from dprankdiag.harness.worlds import Truth
 
 ALARMS = ("critical", "warning")
+_SAME = "same_verdict_ratio"
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One finding as printed; what was not given is None."""
+    """One finding as printed; what was not given is None.
+
+    Attributes:
+        same_ratio: share of the draws of steps in which it comes back, as its evidence says.
+    """
 
     cause: str
     ranks: tuple[int, ...]
@@ -27,6 +32,7 @@ class Said:
     confidence: float | None = None
     who: str | None = None
     when: str | None = None
+    same_ratio: float | None = None
 
     @property
     def is_alarm(self) -> bool:
@@ -199,6 +205,7 @@ def _read_finding(printed: Mapping[str, Any]) -> Said:
         confidence=printed.get("confidence"),
         who=printed.get("who"),
         when=printed.get("when"),
+        same_ratio=next((it.get("value") for it in printed.get("evidence") or () if it.get("name") == _SAME), None),
     )
 
 

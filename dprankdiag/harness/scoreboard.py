@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,9 @@ OURS = "dprankdiag"
 _ABOVE = "above the rung"
 _SINGLE = ("", "S", "R")
 _ONE_CAUSE = (*_SINGLE, "L")
-_BINS = 10
+_BINS, _CHANCES = 10, 200
 Item = TypeVar("Item")
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 _SURE = 0.9
 _LONG_STEPS = 190
 
@@ -149,28 +150,26 @@ class Scoreboard:
         ]
         return _rate(shares, lambda share: share <= 0.1)
 
+    def told(self) -> list[tuple[Said, bool]]:
+        """List every finding and whether it is a fault itself; where nothing is wrong, only alarms count."""
+        faulty, calm = ([it for it in self.outcomes if it.facts.is_calm == calm] for calm in (False, True))
+        pairs = [(said, fits(true, said)) for it in faulty for true, said in it.match() if said]
+        return pairs + [(said, False) for it in calm for said in it.answer.alarms]
+
     def confidences(self) -> list[tuple[float, bool]]:
         """List the confidence of every finding and whether it is a fault itself: its cause and exactly its ranks."""
-        return [
-            (said.confidence, fits(true, said))
-            for it in self.outcomes
-            for true, said in it.match()
-            if said and said.confidence is not None and not it.facts.is_calm
-        ] + [
-            (said.confidence, False)
-            for it in self.outcomes
-            if it.facts.is_calm
-            for said in it.answer.alarms
-            if said.confidence is not None
-        ]
+        return [(said.confidence, right) for said, right in self.told() if said.confidence is not None]
 
     def calibration_error(self) -> float | None:
         """Give the expected calibration error over bins of equal mass."""
-        told = sorted(self.confidences())
-        if not told:
-            return None
-        bins = [part for part in np.array_split(np.asarray(told, float), min(_BINS, len(told))) if len(part)]
-        return sum(len(part) * abs(float(part[:, 0].mean() - part[:, 1].mean())) for part in bins) / len(told)
+        told = np.asarray(sorted(self.confidences()), float).reshape(-1, 2)
+        return _miscalibration(told[:, 0], told[:, 1]) if len(told) else None
+
+    def calibration_chance(self) -> float | None:
+        """Give the error that chance alone brings about where confidence is exactly right: fewer findings, more."""
+        sure = np.sort([confidence for confidence, _ in self.confidences()])
+        drawn = np.random.default_rng(0).random((_CHANCES, len(sure))) < sure
+        return float(np.mean([_miscalibration(sure, right.astype(float)) for right in drawn])) if len(sure) else None
 
     def sure_ones(self) -> Rate:
         """Count the right ones among the findings of high confidence."""
@@ -223,6 +222,7 @@ class Scoreboard:
         yield Figure(
             "confidence, expected calibration error", _show(error), "≤ 0.05", None if error is None else error <= 0.05
         )
+        yield Figure("of that by chance, so few findings there are", _show(self.calibration_chance()), "–", None)
         yield _counted("findings of confidence ≥ 0.9 that are right", self.sure_ones(), 0.9)
         smallest = self.smallest_named()
         if self.chosen(("L",)):
@@ -279,6 +279,21 @@ def _said_class(outcome: Outcome) -> str:
     said, expected = outcome.said, outcome.facts.expected
     above = expected.endswith(".unknown") and class_of(said) == class_of(expected) and said != expected
     return _ABOVE if above else class_of(said)
+
+
+def _miscalibration(sure: FloatArray, right: FloatArray) -> float:
+    """Give the mean distance of confidence and share of right ones over bins of equal mass.
+
+    Findings of one confidence count alike wherever a bin ends among them: each with the share of all these that are
+    right.
+
+    Args:
+        sure: ascending.
+    """
+    _, same = np.unique(sure, return_inverse=True)
+    share = (np.bincount(same, right) / np.bincount(same))[same]
+    edges = np.array_split(np.arange(len(sure)), min(_BINS, len(sure)))
+    return sum(len(part) * abs(float(sure[part].mean() - share[part].mean())) for part in edges) / len(sure)
 
 
 def _is_near(said: float, true: float) -> bool:

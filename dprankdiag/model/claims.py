@@ -40,10 +40,10 @@ class Claim:
         most: what may be the fault's as well where that cannot be judged, with the undo: the interval of the loss
             reaches up to it; empty where the undo is all.
         basis: "replayed"; "bound" where the loss is an upper bound, "lower bound" where it is at least that.
-        support: share of resamples of the steps that give the same claim, 0 to 1.
         loss_known: False where no counterfactual exists; the price stays null.
         spread_ns: how much the named ranks' time a step might differ from the others' without any fault (a standard
             deviation); nobody knows what a rank would do if it were well.
+        support: share of draws of the steps that lead to the same cause and ranks, 0 to 1; 1 as long as none is drawn.
     """
 
     cause: str
@@ -55,7 +55,6 @@ class Claim:
     evidence: tuple[Evidence, ...]
     alternatives: tuple[Alternative, ...]
     undo: tuple[Undo, ...]
-    support: float
     basis: str = "replayed"
     layers: tuple[int, ...] | None = None
     period_ns: int | None = None
@@ -63,6 +62,7 @@ class Claim:
     most: tuple[Undo, ...] = ()
     loss_known: bool = True
     spread_ns: float = 0.0
+    support: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

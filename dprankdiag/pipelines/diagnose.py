@@ -8,18 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import observe
-from dprankdiag.analysis.skews import measure_skews
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.catalog.ranges import load_ranges
-from dprankdiag.classifiers import ALL
-from dprankdiag.classifiers.precedence import give_way
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
-from dprankdiag.model.claims import Claim
-from dprankdiag.model.diagnosis import Abstention, Diagnosis, Finding
+from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
@@ -27,6 +22,7 @@ from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join_kinds
+from dprankdiag.pipelines.judging import judge, weigh
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
 from dprankdiag.pipelines.result_tables import tabulate
@@ -135,10 +131,9 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
         if baseline is not None:
             observed = replace(observed, groups=attach_references(observed.groups, baseline))
         tell("judging", (number + 0.7) / len(traces))
-        judged = [_judge(group) for group in observed.groups]
-        accounts = tuple(
-            price(group, claims, causes) for group, (claims, _) in zip(observed.groups, judged, strict=True)
-        )
+        judged = [judge(group) for group in observed.groups]
+        pairs = zip(observed.groups, judged, strict=True)
+        accounts = tuple(price(group, weigh(group, claims), causes) for group, (claims, _) in pairs)
         abstentions = tuple(item for _, abstained in judged for item in abstained)
         diagnoses.append(conclude(Part(trace, observed, accounts, abstentions)))
         parts += map(GroupPart, observed.groups, accounts)
@@ -159,20 +154,6 @@ def _keep_named(record: StepRecord, kernels: Columns, findings: Sequence[Finding
     """Keep of a group's worst step as many kernels as a bundle has room for, those of the findings first."""
     named = {rank for finding in findings if finding.engine == record.seen.engine for rank in finding.ranks}
     return keep_kernels(kernels, record.list_meetings(find_worst(record.seen)), named)
-
-
-def _judge(group: Observations) -> tuple[list[Claim], list[Abstention]]:
-    """Ask every classifier."""
-    skews = measure_skews(group)
-    claims: list[Claim] = []
-    abstentions: list[Abstention] = []
-    for classifier in ALL:
-        for item in classifier.judge(group, skews):
-            if isinstance(item, Claim):
-                claims.append(item)
-            else:
-                abstentions.append(item)
-    return give_way(group, claims), abstentions
 
 
 def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:

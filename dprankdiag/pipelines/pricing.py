@@ -10,6 +10,7 @@ import numpy as np
 from dprankdiag.analysis.observations import Observations, mark_next, order_steps
 from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, bootstrap_sum, robust_sd
 from dprankdiag.catalog.causes import Cause
+from dprankdiag.catalog.confidence import load_calibration
 from dprankdiag.model.claims import Claim
 from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
 from dprankdiag.simulate.counterfactual import measure_hidden, measure_replay_error, replay_with, share_losses
@@ -26,12 +27,6 @@ LEAST_LOSS = 0.005
 BURST_STEPS, BURST_LOSS = 0.10, 0.80
 REPLAY_ERROR_LIMIT = 0.03
 MOST_CONFIDENT = 0.99
-MODEL_ERROR = 0.03
-"""How far the replay may be off by what it leaves out, as a share of the loss (a standard deviation).
-
-Source: measured on simulated deployments of two kinds of physics, checked on another (docs/accuracy.md).
-"""
-
 ASSUMED_CONFIDENCE = 0.9
 PAIR_CONFIDENCE = 0.8
 
@@ -189,7 +184,8 @@ def _bound(
     covered = np.any([claim.steps for claim in claims], axis=0) if claims else np.zeros(len(lost), bool)
     low, high = bootstrap_sum(noise[covered])
     unknown = sum((claim.spread_ns * int(claim.steps.sum())) ** 2 for claim in claims)
-    beyond = NORMAL_90 * float(np.sqrt(unknown + (MODEL_ERROR * whole) ** 2))
+    model = load_calibration().model_error_ratio * whole
+    beyond = NORMAL_90 * float(np.sqrt(unknown + model**2))
     high = float(np.hypot(high, beyond)) + sum(_more_at_most(seen, claim) for claim in claims)
     return max(whole - float(np.hypot(low, beyond)), 0.0) / wall, min((whole + high) / wall, 1.0)
 
@@ -246,13 +242,13 @@ def _refine_when(when: When, lost: FloatArray) -> When:
 
 
 def _confidence(seen: Observations, claim: Claim) -> float:
-    """Take the share of resamples that agree, capped by how well the ranks are known."""
+    """Say how often such claims are right by the share of draws that agree, capped by how well the ranks are known."""
     most = MOST_CONFIDENT
     if any(seen.ranks[position].grade == "assumed" for position in claim.ranks):
         most = ASSUMED_CONFIDENCE
     if seen.n_ranks == 2:
         most = min(most, PAIR_CONFIDENCE)
-    return float(np.clip(claim.support, 0.05, most))
+    return min(load_calibration().confide(claim.support), most)
 
 
 def _summarise(claim: Claim, lost: FloatArray, ratio: float, steps: int) -> str:

@@ -44,7 +44,6 @@ def test_one_rank_stands_out_throughout() -> None:
     series[:, 6] *= 1.2
     (found,) = find_standouts(series, PRIOR, LEAST)
     assert (found.first, found.stop, named(found)) == (0, 80, [6])
-    assert found.support == 1.0
     assert found.levels[6] / found.centre == pytest.approx(1.2, abs=0.01)
     assert found.marks[:, 6].all()
     assert found.marks.sum() == 80
@@ -113,7 +112,6 @@ def test_single_steps_of_one_rank_are_a_burst() -> None:
     assert not found.in_turn
     assert named(found) == [4]
     assert np.flatnonzero(found.steps).tolist() == [7, 31, 32, 70]
-    assert found.support == 1 - 0.5**5
 
 
 def test_a_single_step_is_told_of_a_host_alone() -> None:

@@ -34,7 +34,7 @@ def standout(ranks: list[int], steps: Array | slice = slice(None), **changes: An
     covered = np.arange(N)[steps]
     mask = np.isin(np.arange(RANKS), ranks)
     marks[covered] = mask
-    known = Standout(int(covered[0]), int(covered[-1]) + 1, mask, np.where(mask, 1.5, 1.0), 1.0, 1.0, marks)
+    known = Standout(int(covered[0]), int(covered[-1]) + 1, mask, np.where(mask, 1.5, 1.0), 1.0, marks)
     return replace(known, **changes)
 
 

@@ -78,6 +78,22 @@ def test_confidence_is_calibrated_if_as_many_are_right_as_it_says() -> None:
     assert board(judge(CALM, tell(true, confidence=0.95))).sure_ones().hits == 0
 
 
+def test_findings_of_one_confidence_are_calibrated_together() -> None:
+    true = SLOW.truths[0]
+    right, wrong = (judge(SLOW, tell(true, ranks=it, confidence=0.9)) for it in (true.ranks, (2,)))
+    assert board(*[right] * 36, *[wrong] * 4).calibration_error() == pytest.approx(0)
+    assert board(*[right] * 20, *[wrong] * 20).calibration_error() == pytest.approx(0.4)
+
+
+def test_chance_alone_shows_as_less_error_the_more_findings_there_are() -> None:
+    told = [judge(SLOW, tell(SLOW.truths[0], confidence=it / 50)) for it in range(25, 50)]
+    few, many = board(*told).calibration_chance(), board(*told * 20).calibration_chance()
+    assert few is not None
+    assert many is not None
+    assert 0 < many < 0.5 * few < 0.2
+    assert Scoreboard(()).calibration_chance() is None
+
+
 def test_the_smallest_slowdown_is_the_one_from_which_on_all_are_named() -> None:
     small, large = know(slow_gpu(1, 1.06), suite="L"), know(slow_gpu(1, 1.25), suite="L")
     assert small.slowdown_ratio < large.slowdown_ratio

@@ -58,7 +58,6 @@ def claim(seen: Observations, steps: Array | slice = slice(None), **changes: Any
         (),
         (),
         (undo_attention(seen, mask),),
-        1.0,
     )
     return replace(known, **changes)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dprankdiag.catalog.confidence import load_calibration
 from dprankdiag.model.claims import Undo
 from dprankdiag.model.diagnosis import Severity, When
 from dprankdiag.pipelines.pricing import grade
@@ -137,22 +138,15 @@ def test_the_measured_walls_are_those_of_the_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "support,grade_of_ranks,n_ranks,confidence",
-    [
-        (1.0, "sure", 4, 0.99),
-        (0.7, "sure", 4, 0.7),
-        (1.0, "assumed", 4, 0.9),
-        (1.0, "sure", 2, 0.8),
-        (1.0, "assumed", 2, 0.8),
-        (0.0, "sure", 4, 0.05),
-    ],
+    "grade_of_ranks,n_ranks,most", [("sure", 4, 1.0), ("assumed", 4, 0.9), ("sure", 2, 0.8), ("assumed", 2, 0.8)]
 )
-def test_confidence_is_support_capped_by_how_well_ranks_are_known_and_how_many_there_are(
-    support: float, grade_of_ranks: str, n_ranks: int, confidence: float
+@pytest.mark.parametrize("support", [0.0, 0.5, 1.0])
+def test_confidence_is_calibrated_and_then_capped_by_how_well_ranks_are_known_and_how_many_there_are(
+    support: float, grade_of_ranks: str, n_ranks: int, most: float
 ) -> None:
     seen = see(late_for(0.2), n_ranks=n_ranks, ranks=ranks(n_ranks, grade_of_ranks))
     (found,) = account(seen, claim(seen, support=support)).findings
-    assert found.confidence == pytest.approx(confidence)
+    assert found.confidence == pytest.approx(min(load_calibration().confide(support), most))
 
 
 def test_a_replay_that_mispredicts_steps_gives_no_lost_time() -> None:
