@@ -22,11 +22,11 @@ def running_end(end_ns: IntArray) -> IntArray:
 
 def ready_by_stream(end_ns: IntArray, stream: np.ndarray[Any, Any]) -> IntArray:
     """Return, for every row of a start-sorted table, the latest end of the earlier rows of its stream."""
-    streams = np.unique(stream)
-    if len(streams) == 1:
+    changes = np.flatnonzero(stream[1:] != stream[:-1])
+    if not len(changes):
         return running_end(end_ns)
     ready = np.empty(len(end_ns), np.int64)
-    for one in streams:
+    for one in np.unique(np.append(stream[changes + 1], stream[0])):
         rows = np.flatnonzero(stream == one)
         ready[rows] = running_end(end_ns[rows])
     return ready

@@ -146,8 +146,7 @@ def _runs_beside(lane: Lane) -> bool:
     The stream of the work may carry calls as well: those of attention's shards, which it waits for.
     """
     work = IS_WORK[lane.family]
-    carriers, workers = np.unique(lane.stream[~work]), np.unique(lane.stream[work])
-    return bool(len(carriers) and len(workers)) and len(np.union1d(carriers, workers)) > 1
+    return bool(work.any() and not work.all() and (lane.stream != lane.stream[0]).any())
 
 
 def _sum_work(work: WorkRows, times_ns: IntArray) -> IntArray:
