@@ -141,6 +141,7 @@ def read_all(paths: Iterable[Path]) -> list[Outcome]:
 def main() -> None:
     """Read scored folders and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--at", required=True, metavar="COMMIT", help="what was scored")
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument(
         "--prices", nargs="+", type=Path, metavar="DIR", help="take the replay's error from these alone"
