@@ -7,6 +7,7 @@ meanwhile the target is not said to be anything: no data is no verdict.
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     import httpx
 
 MOST_AT_ONCE = 64
+TIDY_POLLS = 30
+"""Polls after which free memory is given back; that takes some milliseconds."""
+
 EVERY_TICK_S = 0.0
 RARELY_S = 60.0
 
@@ -87,6 +91,16 @@ class _Target:
     interfaces: dict[str, _Interface] = field(default_factory=dict)
 
 
+def give_back_memory() -> None:
+    """Give memory that is free back to the system, where the C library would rather keep it (glibc does).
+
+    Each thread that read a page leaves the holes of it behind, which only grow if pages of other threads land there.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class Poller:
     """Asks targets, poll by poll.
 
@@ -122,6 +136,7 @@ class Poller:
         self._chance = chance
         self._patience_s = patience_s
         self._late: list[Future[Answers]] = []
+        self._polls = 0
         self._collectors: dict[type[Collector], Collector] = {}
         self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, 4 * len(self._targets) + len(self._servers) + 1), "poll")
         # Pages are taken apart one after the other, in one thread: the interpreter does no two at once, and each thread
@@ -157,7 +172,11 @@ class Poller:
                     interface.is_asked = True
                     (rarely if interface.is_rare else often).append(partial(self._ask, target, interface))
         often += [partial(self._ask_server, base, pace) for base, pace in self._servers if pace.is_due(now_ns)]
-        return [*unknown, *self._run(often, rarely), *self._look_around(now_ns)]
+        answers = [*unknown, *self._run(often, rarely), *self._look_around(now_ns)]
+        self._polls += 1
+        if self._polls % TIDY_POLLS == 0:
+            give_back_memory()
+        return answers
 
     def read_back(self, since_s: float, step_s: float) -> Answers:
         """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
