@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -12,7 +15,7 @@ import pytest
 from dprankdiag.errors import UsageError
 from dprankdiag.harness.fake_engine import FakeEngine, Fault
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
-from dprankdiag.pipelines.poll import Poller
+from dprankdiag.pipelines.poll import TIDY_POLLS, Poller, give_back_memory
 
 S = 1_000_000_000
 NO_ENGINE = b"process_cpu_seconds_total 5.0\n"
@@ -234,3 +237,31 @@ def test_a_target_named_twice_is_asked_once(fixtures: Path) -> None:
 def test_an_address_with_credentials_is_refused() -> None:
     with pytest.raises(UsageError, match="holds credentials"):
         Poller(["http://user:password@host"])
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library gives memory back by itself")
+def test_what_threads_leave_free_between_what_stays_is_given_back() -> None:
+    def fill() -> list[bytes]:
+        return [bytes(1_000 + place % 7) for place in range(60_000)]
+
+    with ThreadPoolExecutor(4) as pool:
+        pages = [future.result() for future in [pool.submit(fill) for _ in range(4)]]
+        kept = [page[::500] for page in pages]
+        del pages
+        before = resident_bytes()
+        give_back_memory()
+        assert before - resident_bytes() > 50_000_000
+    assert sum(map(len, kept)) == 480
+
+
+def test_free_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr("dprankdiag.pipelines.poll.give_back_memory", lambda: given.append("now"))
+    transport = httpx.MockTransport(lambda request: httpx.Response(404))
+    with Poller(["http://127.0.0.1:1"], transport=transport) as poller:
+        counts = [(poller.poll(), len(given))[1] for _ in range(2 * TIDY_POLLS)]
+    assert [counts.index(times) for times in (1, 2)] == [TIDY_POLLS - 1, 2 * TIDY_POLLS - 1]
