@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,8 +66,32 @@ def classify_loads(seen: Observations, skews: Skews) -> list[LoadSkew]:
     for standout in skews.attention:
         explained = any(_covers(load.standout, standout) for load in found)
         if not explained and not _is_slow_chip(seen, skews, standout):
-            found.append(_describe(seen, skews, standout))
+            found += _describe_apart(seen, skews, standout)
     return found
+
+
+def _describe_apart(seen: Observations, skews: Skews, standout: Standout) -> list[LoadSkew]:
+    """Describe ranks that stand out together; where each by itself has a kind, and not all the same, kind by kind."""
+    masks: dict[str, BoolArray] = {}
+    for members in [] if standout.is_burst or standout.in_turn else _list_parts(seen, standout):
+        mask = np.isin(np.arange(seen.n_ranks), members)
+        kind = _describe(seen, skews, _take_ranks(standout, mask)).kind
+        masks[kind] = masks.get(kind, np.zeros(seen.n_ranks, bool)) | mask
+    if len(masks) < 2 or "unknown" in masks:
+        return [_describe(seen, skews, standout)]
+    return [_describe(seen, skews, _take_ranks(standout, mask), kind) for kind, mask in masks.items()]
+
+
+def _list_parts(seen: Observations, standout: Standout) -> list[list[int]]:
+    """List the ranks that stand out, those of a team together."""
+    teams = {rank: team for team in seen.teams for rank in team}
+    ranks = np.flatnonzero(standout.mask).tolist()
+    parts = dict.fromkeys(teams.get(rank, (rank,)) for rank in ranks)
+    return [[rank for rank in part if rank in ranks] for part in parts]
+
+
+def _take_ranks(standout: Standout, mask: BoolArray) -> Standout:
+    return replace(standout, mask=mask, marks=standout.marks & mask)
 
 
 def _covers(known: Standout, other: Standout) -> bool:

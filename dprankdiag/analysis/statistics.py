@@ -88,6 +88,10 @@ def peer_median(values: FloatArray) -> FloatArray:
     return (np.take_along_axis(ordered, low_index, -1) + np.take_along_axis(ordered, high_index, -1)) / 2.0
 
 
+HELD_SHARE = 0.8
+"""Share of the loss that the ranks named hold (DESIGN 3). All wait for the last: it loses what it is above the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outliers:
     """Ranks above the rest; `centre` is the rest's median."""
@@ -103,7 +107,8 @@ def find_high(
 
     The rest's spread is a pooled variance of the rest and a prior, so that two ranks are judged by the prior alone and
     many by themselves. Up to fewer than half of the ranks can be outside, or one of the halves given; the split taken
-    is the widest gap for which every member passes.
+    is the lowest gap for which every member passes, so that a rank far out does not hide another. Of these, ranks are
+    left out that would not be missed: all the others hold `HELD_SHARE` of what the highest is above the centre.
 
     Args:
         levels: `(n_ranks,)` level of each rank.
@@ -111,6 +116,8 @@ def find_high(
         prior_sd: spread expected among healthy ranks, same unit.
         least: smallest excess worth a claim, same unit.
         halves: groups of half of the ranks that have something in common, `(n_ranks,)` each.
+
+    Source: the largest number of outliers whose least passes, B. Rosner, Technometrics 25 (1983), is what masks none.
     """
     n_ranks = len(levels)
     nobody = Outliers(np.zeros(n_ranks, bool), float(np.median(levels)))
@@ -119,7 +126,6 @@ def find_high(
     order = np.argsort(levels)
     ordered = levels[order]
     best = nobody
-    best_gap = 0.0
     for count in range(1, n_ranks // 2 + 1):
         rest = ordered[: n_ranks - count]
         gap = ordered[n_ranks - count] - rest[-1]
@@ -130,13 +136,13 @@ def find_high(
         scale = float(np.hypot(spread, errors[weakest]))
         threshold = max(OUTLIER_SCORE * scale, least)
         excess = levels[weakest] - centre
-        if excess > threshold and gap > best_gap and gap > 2 * spread:
+        if excess > threshold and gap > 2 * spread:
             mask = np.zeros(n_ranks, bool)
             mask[order[n_ranks - count :]] = True
             if 2 * count == n_ranks > 2 and not any(np.array_equal(mask, half) for half in halves):
                 continue
-            best = Outliers(mask, centre)
-            best_gap = float(gap)
+            held = levels - centre > (1.0 - HELD_SHARE) * (ordered[-1] - centre)
+            best = Outliers(mask & held, centre)
     return best
 
 

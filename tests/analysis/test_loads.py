@@ -52,6 +52,20 @@ def test_without_rows_the_kind_is_unknown() -> None:
     assert only(heavy()).kind == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("of_six", "kinds"),
+    [
+        (1.0, {"requests": [3], "context": [6]}),
+        (2.0, {"requests": [3, 6]}),
+        (1.3, {"requests": [3, 6]}),
+    ],
+)
+def test_ranks_that_are_heavy_together_are_told_apart_by_kind(of_six: float, kinds: dict[str, list[int]]) -> None:
+    seen = observe_steps(N, factor={"attention": on(3, 2.0) * on(6, 1.8)}, row_ratio=rows(2.0) * on(6, of_six)[0, 0])
+    found = classify_loads(seen, measure_skews(seen))
+    assert {load.kind: np.flatnonzero(load.standout.mask).tolist() for load in found} == kinds
+
+
 def test_annotations_overrule_launch_shapes_that_may_be_padded() -> None:
     seen = annotate(heavy(row_ratio=rows(1.0)), requests=16 * rows(2.0), held_tokens=30_000 * rows(2.1))
     found = only(seen)

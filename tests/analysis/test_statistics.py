@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dprankdiag.analysis.statistics import (
     bootstrap_sum,
@@ -195,3 +197,24 @@ def test_samples_that_follow_each_other_make_a_sum_more_uncertain() -> None:
 @pytest.mark.parametrize("samples", [np.array([3.0]), np.zeros(0), np.full(9, 2.0)])
 def test_what_does_not_scatter_is_certain(samples: Array) -> None:
     assert bootstrap_sum(samples) == (0.0, 0.0)
+
+
+QUIET = (0.0, 0.01, -0.01, 0.005, -0.004, 0.002)
+
+
+@pytest.mark.parametrize(
+    ("levels", "high"),
+    [((0.68, 0.3), [6, 7]), ((0.3, 0.68), [6, 7]), ((0.68,), [6]), ((0.68, 0.1), [6]), ((0.68, 0.4, 0.2), [6, 7, 8])],
+)
+def test_a_rank_far_out_hides_no_other_that_would_be_missed(levels: tuple[float, ...], high: list[int]) -> None:
+    every = np.array([*QUIET, *levels])
+    assert np.flatnonzero(find_high(every, np.full(len(every), 0.002), 0.02, 0.03).mask).tolist() == high
+
+
+@given(seed=st.integers(0, 2**32), first=st.floats(0.2, 1.0), share=st.floats(0.3, 1.0))
+def test_of_two_far_out_both_are_found_and_nobody_else(seed: int, first: float, share: float) -> None:
+    random = np.random.default_rng(seed)
+    levels = np.append(random.permutation(QUIET), [first, first * share])
+    order = random.permutation(len(levels))
+    found = find_high(levels[order], np.full(len(levels), 0.002), 0.01, 0.03).mask
+    np.testing.assert_array_equal(found, order >= len(QUIET))
