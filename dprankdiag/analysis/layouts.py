@@ -13,10 +13,10 @@ from dprankdiag.analysis.batches import tabulate_held_tokens, tabulate_prompts, 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations, order_steps
-from dprankdiag.analysis.padding import MEDIAN_ERROR
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
 from dprankdiag.analysis.statistics import (
+    MEDIAN_ERROR,
     PRIOR_WEIGHT,
     BoolArray,
     FloatArray,

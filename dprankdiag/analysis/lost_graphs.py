@@ -14,8 +14,8 @@ from dprankdiag.analysis.layouts import find_decode
 from dprankdiag.analysis.loads import ROWS_ALIKE
 from dprankdiag.analysis.observations import IntArray, Observations
 from dprankdiag.analysis.skews import LEAST_HOST_SHARE
-from dprankdiag.analysis.standouts import LOSS_SHARE, choose_by_loss
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.standouts import choose_by_loss
+from dprankdiag.analysis.statistics import LOSS_SHARE, BoolArray, FloatArray
 
 IDLE = ("host", "rest")
 """Components of idle time."""

@@ -17,7 +17,7 @@ from dprankdiag.analysis.batches import tabulate_prompts, tabulate_requests, tab
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.idleness import mark_empty
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
+from dprankdiag.analysis.statistics import MEDIAN_ERROR, BoolArray, FloatArray, robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -33,9 +33,6 @@ ROWS_APART = 1.1
 
 LEAST_GROWTH = 0.02
 GROWTH_SCORE = 5.0
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal samples."""
-
 TOLD = 0.9
 """Share of the steps in which the rows of all ranks must be known."""
 

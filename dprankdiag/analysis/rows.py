@@ -14,13 +14,10 @@ import numpy as np
 
 from dprankdiag.analysis.observations import Observations, mark_next
 from dprankdiag.analysis.standouts import Standout
-from dprankdiag.analysis.statistics import OUTLIER_SCORE, BoolArray, FloatArray, robust_sd
+from dprankdiag.analysis.statistics import MEDIAN_ERROR, OUTLIER_SCORE, BoolArray, FloatArray, robust_sd
 from dprankdiag.analysis.thresholds import SPEED_PRIOR_SD
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal samples."""
 
 
 @dataclass(frozen=True, slots=True)

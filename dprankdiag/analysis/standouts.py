@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.statistics import (
+    LOSS_SHARE,
     BoolArray,
     FloatArray,
     find_changes,
@@ -25,7 +26,6 @@ FEWEST_EVENTS = 2
 MOST_CULPRITS = 3
 TURNS_SHARE = 0.1
 SMALL_STALL = 0.2
-LOSS_SHARE = 0.8
 ALIKE = 0.7
 OWN_PAST_SHARE = 0.2
 """How much of the spread among ranks is left between two parts of one rank's own recording."""

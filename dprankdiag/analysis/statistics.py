@@ -88,7 +88,10 @@ def peer_median(values: FloatArray) -> FloatArray:
     return (np.take_along_axis(ordered, low_index, -1) + np.take_along_axis(ordered, high_index, -1)) / 2.0
 
 
-HELD_SHARE = 0.8
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, for normal samples."""
+
+LOSS_SHARE = 0.8
 """Share of the loss that the ranks named hold (DESIGN 3). All wait for the last: it loses what it is above the next."""
 
 
@@ -108,7 +111,7 @@ def find_high(
     The rest's spread is a pooled variance of the rest and a prior, so that two ranks are judged by the prior alone and
     many by themselves. Up to fewer than half of the ranks can be outside, or one of the halves given; the split taken
     is the lowest gap for which every member passes, so that a rank far out does not hide another. Of these, ranks are
-    left out that would not be missed: all the others hold `HELD_SHARE` of what the highest is above the centre.
+    left out that would not be missed: all the others hold `LOSS_SHARE` of what the highest is above the centre.
 
     Args:
         levels: `(n_ranks,)` level of each rank.
@@ -141,7 +144,7 @@ def find_high(
             mask[order[n_ranks - count :]] = True
             if 2 * count == n_ranks > 2 and not any(np.array_equal(mask, half) for half in halves):
                 continue
-            held = levels - centre > (1.0 - HELD_SHARE) * (ordered[-1] - centre)
+            held = levels - centre > (1.0 - LOSS_SHARE) * (ordered[-1] - centre)
             best = Outliers(mask & held, centre)
     return best
 

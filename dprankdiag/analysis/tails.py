@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprankdiag.analysis.observations import Observations, mark_next
-from dprankdiag.analysis.padding import GROWTH_SCORE, LEAST_GROWTH, MEDIAN_ERROR, REPLAYED
+from dprankdiag.analysis.padding import GROWTH_SCORE, LEAST_GROWTH, REPLAYED
 from dprankdiag.analysis.rows import list_rows
-from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
+from dprankdiag.analysis.statistics import MEDIAN_ERROR, BoolArray, FloatArray, robust_sd
 
 FEWEST_OTHERS = 3
 COMPONENTS = ("probe", "other")

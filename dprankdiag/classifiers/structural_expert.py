@@ -11,7 +11,7 @@ from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.standouts import find_period
-from dprankdiag.analysis.statistics import BoolArray, FloatArray
+from dprankdiag.analysis.statistics import LOSS_SHARE, BoolArray, FloatArray
 from dprankdiag.analysis.uneven import find_high
 from dprankdiag.classifiers.base import ONSET_STEPS, name_numbers, show_culprits, times, unseen_member
 from dprankdiag.classifiers.ledgers import sureness, who_of
@@ -19,8 +19,7 @@ from dprankdiag.model.claims import Claim, Undo, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
 
 ALIKE = 0.7
-LOSS_SHARE = 0.8
-"""The ranks named are the smallest set that holds this share of the excess (DESIGN 3)."""
+"""Beside the smallest set that holds the loss, ranks are named that are so heavy beside its last member."""
 
 
 class StructuralExpert:
