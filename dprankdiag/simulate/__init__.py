@@ -1,1 +1,1 @@
-"""What if: the measured step graph replayed with claims undone."""
+"""What if: the measured step graph with claims undone, and a serving world whose requests can be routed anew."""
