@@ -1,0 +1,251 @@
+"""Run the ranks of one engine: their groups, what they publish, and what their router sees of it.
+
+Source: sgl-project/sglang@01ac0074 and release 0.5.23: a rank publishes its load with every batch that computes
+prompts, on every pass without work, and otherwise with every 15th batch, idle ones of a lockstep group included.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprankdiag.simulate.base import Costs, Load, Router, StepWork
+from dprankdiag.simulate.jobs import Job
+from dprankdiag.simulate.lockstep import EXTENDING, LockstepRules, Meeting
+from dprankdiag.simulate.scheduler import Batch, Rank, RankRules
+from dprankdiag.simulate.world_tables import MODES, Ledger
+
+_COUNTS = 6
+"""Columns of a rank's step that `StepWork` holds."""
+_FIRST_COUNT = 4
+_PLACES = {mode: place for place, mode in enumerate(MODES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """When ranks publish their load.
+
+    Attributes:
+        every_batches: a batch of this number since the last, whatever it holds; none for never.
+        prompts: each batch that computes prompts.
+        changes: whenever the number of running or waiting requests changed (vLLM).
+        delay_ns: until the router can see it.
+    """
+
+    every_batches: int | None = 15
+    prompts: bool = True
+    changes: bool = False
+    delay_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """An engine.
+
+    Attributes:
+        ranks: how each schedules.
+        router: chooses the rank.
+        costs: says how long steps take.
+        meeting: how ranks agree on a step.
+        lockstep: all ranks step together; else each for itself.
+    """
+
+    ranks: tuple[RankRules, ...]
+    router: Router
+    costs: Costs
+    meeting: Meeting = LockstepRules()
+    lockstep: bool = True
+    publishing: Publishing = Publishing()
+
+
+class OpenWorker:
+    """A worker at work.
+
+    Attributes:
+        groups_of_ranks: the group of each rank.
+        visible: what the router can see of each rank.
+    """
+
+    def __init__(self, spec: Worker, number: int, ledger: Ledger) -> None:
+        self.spec = spec
+        self.number = number
+        self.ranks: list[Rank] = [rules.open() for rules in spec.ranks]
+        size = len(self.ranks) if spec.lockstep else 1
+        self.groups = [Group(self, first, size) for first in range(0, len(self.ranks), size)]
+        self.groups_of_ranks = [group for group in self.groups for _ in range(size)]
+        self.visible: list[Load | None] = [None] * len(self.ranks)
+        self._coming: deque[tuple[int, int, Load]] = deque()
+        self._ledger = ledger
+        self._told = [(-1, -1)] * len(self.ranks)
+
+    def publish(self, now_ns: int, rank: int) -> None:
+        """Let a rank publish its load."""
+        load = self.ranks[rank].load(now_ns)
+        self._coming.append((now_ns + self.spec.publishing.delay_ns, rank, load))
+        self._ledger.write([now_ns, self.number, rank, *tell_levels(load)])
+
+    def note_change(self, now_ns: int, rank: int) -> None:
+        """Publish the load of a rank whose counts of requests changed, where ranks do so."""
+        if not self.spec.publishing.changes:
+            return
+        load = self.ranks[rank].load(now_ns)
+        counts = (load.running, load.waiting)
+        if counts != self._told[rank]:
+            self._told[rank] = counts
+            self.publish(now_ns, rank)
+
+    def tell_router(self, now_ns: int) -> None:
+        """Show the router everything that became visible since it last looked, in order."""
+        self._refresh_idle(now_ns)
+        coming = self._coming
+        while coming and coming[0][0] <= now_ns:
+            seen_ns = coming[0][0]
+            while coming and coming[0][0] == seen_ns:
+                _, rank, load = coming.popleft()
+                self.visible[rank] = load
+            self.spec.router.observe(seen_ns, tuple(self.visible))
+        self.spec.router.observe(now_ns, tuple(self.visible))
+
+    def sum_visible(self, now_ns: int) -> Load | None:
+        """Give what has been published of all ranks as one load, as old as its oldest part; none if of no rank."""
+        self.tell_router(now_ns)
+        loads = [load for load in self.visible if load is not None]
+        return _sum_loads(loads) if loads else None
+
+    def sum_true(self, now_ns: int) -> Load:
+        """Give the load of all ranks as it is."""
+        return _sum_loads([rank.load(now_ns) for rank in self.ranks])
+
+    def _refresh_idle(self, now_ns: int) -> None:
+        """Renew the stamps of ranks whose loop spins without work: they publish in every pass."""
+        if self.spec.publishing.changes:
+            return
+        seen_ns = now_ns - self.spec.publishing.delay_ns
+        for group in self.groups:
+            if group.asleep and group.slept_ns is not None and seen_ns > group.slept_ns:
+                for rank in group.numbers:
+                    self.visible[rank] = self.ranks[rank].load(seen_ns)
+
+
+class Group:
+    """Ranks that step together.
+
+    Attributes:
+        asleep: no pass is set.
+        slept_ns: since when; none before the first request.
+        batches: of the step under way; empty if none is.
+    """
+
+    def __init__(self, worker: OpenWorker, first: int, size: int) -> None:
+        self.worker = worker
+        self.numbers = range(first, first + size)
+        self.ranks: Sequence[Rank] = worker.ranks[first : first + size]
+        self.asleep = True
+        self.slept_ns: int | None = None
+        self.batches: list[Batch] = []
+        self._step = 0
+        self._since = [0] * size
+
+    def plan(self, now_ns: int) -> bool:
+        """Form the batches of the next step; returns whether any rank has work."""
+        self._step += 1
+        batches = [rank.plan(now_ns, self._step) for rank in self.ranks]
+        self.batches = batches if any(batch.mode != "idle" for batch in batches) else []
+        return bool(self.batches)
+
+    def time(self, now_ns: int, step: int, steps: Ledger, rank_steps: Ledger) -> int:
+        """Ask how long the step takes and write it down; returns its time."""
+        agreed = self.worker.spec.meeting.agree(self.batches)
+        rows = np.array(
+            [
+                self._describe(step, number, batch, rows, rank.load(now_ns))
+                for number, batch, rows, rank in zip(self.numbers, self.batches, agreed.rows, self.ranks, strict=True)
+            ],
+            np.int64,
+        ).T
+        counts = rows[_FIRST_COUNT : _FIRST_COUNT + _COUNTS]
+        work = StepWork(
+            tuple(batch.mode for batch in self.batches),
+            *counts,
+            graph=agreed.graph,
+            split=agreed.split,
+            padded=agreed.padded,
+            low_latency=agreed.low_latency,
+        )
+        taken = self.worker.spec.costs.time_step(work)
+        own, shared = taken.own_ns, taken.shared_ns
+        rows[-3], rows[-2] = own, shared
+        rows[-1] = (own.max() - own) + (shared.max() - shared)
+        total_ns = taken.total_ns
+        rank_steps.write(rows)
+        flags = [int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency)]
+        steps.write([step, self.worker.number, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags])
+        return total_ns
+
+    def commit(self, now_ns: int) -> list[Job]:
+        """Take the results of the step; returns the jobs that ended."""
+        ended: list[Job] = []
+        batches, self.batches = self.batches, []
+        for rank in self.ranks:
+            ended += rank.commit(now_ns)
+        for place, (number, batch) in enumerate(zip(self.numbers, batches, strict=True)):
+            self._publish(now_ns, place, number, batch)
+        return ended
+
+    def publish_idle(self, now_ns: int) -> None:
+        """Let all ranks publish that there is no work."""
+        self.slept_ns = now_ns
+        for number in self.numbers:
+            self.worker.publish(now_ns, number)
+
+    def _publish(self, now_ns: int, place: int, number: int, batch: Batch) -> None:
+        publishing = self.worker.spec.publishing
+        self._since[place] += 1
+        every = publishing.every_batches
+        due = every is not None and self._since[place] >= every
+        if due or (publishing.prompts and batch.mode in EXTENDING):
+            self._since[place] = 0
+            self.worker.publish(now_ns, number)
+        self.worker.note_change(now_ns, number)
+
+    def _describe(self, step: int, number: int, batch: Batch, rows: int, load: Load) -> tuple[int, ...]:
+        return (
+            step,
+            self.worker.number,
+            number,
+            _PLACES[batch.mode],
+            batch.decode_rows,
+            batch.decode_pairs,
+            batch.kv_tokens,
+            batch.prompt_tokens,
+            batch.prompt_pairs,
+            rows,
+            load.running,
+            load.waiting,
+            load.waiting_uncached_tokens,
+            load.used_tokens,
+            load.total_tokens,
+            0,
+            0,
+            0,
+        )
+
+
+def tell_levels(load: Load) -> list[int]:
+    """Give the columns of a load."""
+    return [load.running, load.waiting, load.waiting_uncached_tokens, load.used_tokens, load.total_tokens]
+
+
+def _sum_loads(loads: Sequence[Load]) -> Load:
+    return Load(
+        min(load.stamp_ns for load in loads),
+        sum(load.running for load in loads),
+        sum(load.waiting for load in loads),
+        sum(load.waiting_uncached_tokens for load in loads),
+        sum(load.used_tokens for load in loads),
+        sum(load.total_tokens for load in loads),
+        sum(load.capacity_tokens for load in loads),
+    )
