@@ -92,6 +92,9 @@ class Router(Protocol):
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the rank of a request and count it in the ledger."""
 
+    def release(self, now_ns: int, request: Request, rank: int) -> None:
+        """Take that a request has left its rank: done, or given up."""
+
     def believed(self) -> Sequence[Load | None]:
         """Give the ledger as the router holds it, its own increments included."""
 
