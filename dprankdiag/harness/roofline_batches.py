@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.harness.activity import fault_activity
+from dprankdiag.harness.dealt import Dealt, share_evenly
 from dprankdiag.harness.draws import open_stream
 from dprankdiag.harness.durations import Batches
 from dprankdiag.harness.events import Array
@@ -44,12 +45,21 @@ class Work:
 
 
 def deal_work(world: World) -> Work:
-    """Deal requests and prompts to the ranks in every step, faults included."""
+    """Deal requests and prompts to the ranks in every step, faults included, or take what was dealt elsewhere."""
+    spread = _draw_work(world) if world.dealt is None else _take_dealt(world.dealt)
+    prefill = np.asarray((spread["prompt_tokens"] > 0).any(axis=1))
+    on_gpus = {name: np.repeat(values, world.attention_tp, axis=1) for name, values in spread.items()}
+    pages, pairs = on_gpus.pop("pages"), on_gpus.pop("prompt_pairs")
+    lost = _lost_graphs(world) if world.dealt is None else _lost_graphs(world) | world.dealt.eager
+    eager: Array = prefill | lost if world.graph else np.ones(world.run_steps, bool)
+    return Work(Batches(**on_gpus), pages, pairs, prefill, eager)
+
+
+def _draw_work(world: World) -> dict[str, Array]:
     lengths = _apply_faults(world, run_requests(world))
     tokens = _chunk_tokens(world)
     prefix = np.where(tokens > 0, _draw_prefixes(world), 0)
-    prefill = np.asarray((tokens > 0).any(axis=1))
-    spread = {
+    return {
         "decode_requests": np.asarray([[len(own) for own in step] for step in lengths]),
         "decode_tokens": np.asarray([[int(own.sum()) for own in step] for step in lengths]),
         "pages": np.asarray([[int((-(-own // CACHE_PAGE)).sum()) for own in step] for step in lengths]),
@@ -58,10 +68,19 @@ def deal_work(world: World) -> Work:
         "prompt_context": tokens + prefix,
         "prompt_pairs": tokens * prefix + tokens * (tokens + 1) // 2,
     }
-    on_gpus = {name: np.repeat(values, world.attention_tp, axis=1) for name, values in spread.items()}
-    pages, pairs = on_gpus.pop("pages"), on_gpus.pop("prompt_pairs")
-    eager: Array = prefill | _lost_graphs(world) if world.graph else np.ones(world.run_steps, bool)
-    return Work(Batches(**on_gpus), pages, pairs, prefill, eager)
+
+
+def _take_dealt(dealt: Dealt) -> dict[str, Array]:
+    """Take the sums of each rank; on the mean half of every request's last page is empty."""
+    return {
+        "decode_requests": dealt.decode_requests,
+        "decode_tokens": dealt.decode_tokens,
+        "pages": (dealt.decode_tokens + dealt.decode_requests * (CACHE_PAGE // 2)) // CACHE_PAGE,
+        "prompt_requests": dealt.prompt_requests,
+        "prompt_tokens": dealt.prompt_tokens,
+        "prompt_context": dealt.prompt_context,
+        "prompt_pairs": dealt.prompt_pairs,
+    }
 
 
 def run_requests(world: World) -> list[Lengths]:
@@ -182,15 +201,8 @@ def _chunk_tokens(world: World) -> Array:
         if fault.kind == "load_prefill":
             active = fault_activity(world, position)[:, :: world.attention_tp]
             own = active * round((fault.size - 1) * world.context_tokens)
-            tokens += _share(own) if fault.spread else own
+            tokens += share_evenly(own) if fault.spread else own
     return tokens
-
-
-def _share(tokens: Array) -> Array:
-    """Share each step's tokens among the ranks, the first ones taking what is left over."""
-    total = tokens.sum(axis=1, keepdims=True)
-    even: Array = total // tokens.shape[1] + (np.arange(tokens.shape[1]) < total % tokens.shape[1])
-    return even
 
 
 def _draw_prefixes(world: World) -> Array:

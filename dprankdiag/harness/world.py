@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from dprankdiag.harness.dealt import Dealt
 from dprankdiag.harness.events import GraphMode
 from dprankdiag.harness.faults import NEEDS_BATCHES, Fault
 from dprankdiag.harness.kernel_names import CUSTOM_REDUCE_SIZES
@@ -71,6 +72,7 @@ class World:
         ranks_per_node: 0 for all ranks on one node.
         gpu_skew_ns, host_clock_ns, drift_ppm: standard deviations of a GPU's stamps against its host, of the hosts'
             wall clocks, of the sessions' rates.
+        dealt: the batches of every step as a serving world has dealt them (roofline); none to draw them.
     """
 
     seed: int = 0
@@ -123,6 +125,7 @@ class World:
     host_clock_ns: int = 0
     drift_ppm: float = 0.0
     faults: tuple[Fault, ...] = ()
+    dealt: Dealt | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.ranks % self.attention_tp:
@@ -146,6 +149,8 @@ class World:
 
     def _check_physics(self) -> None:
         kinds = {fault.kind for fault in self.faults}
+        if self.dealt is not None:
+            self._check_dealt(self.dealt)
         if self.physics == "fixed":
             if missing := sorted(kinds.intersection(NEEDS_BATCHES)):
                 raise ValueError(f"the fixed physics knows no {', '.join(missing)}")
@@ -159,6 +164,13 @@ class World:
         for fault in self.faults:
             if fault.kind == "structural_graph" and (not self.graph or fault.when.kind == "steady"):
                 raise ValueError("lost graphs show only beside steps that are replayed as one")
+
+    def _check_dealt(self, dealt: Dealt) -> None:
+        if self.physics != "roofline":
+            raise ValueError(f"the {self.physics} physics draws its batches itself")
+        if dealt.decode_requests.shape != (self.run_steps, self.dp_size):
+            shape = dealt.decode_requests.shape
+            raise ValueError(f"batches of {shape} steps and ranks were dealt, not {self.run_steps, self.dp_size}")
 
     @property
     def dp_size(self) -> int:

@@ -1,7 +1,7 @@
-"""State what the parts of the serving world tell each other: requests, what a rank shows of itself, what a step holds.
+"""State what the parts of the serving world tell each other: requests, what a rank shows, what a step holds.
 
-Time is integer nanoseconds since the world's beginning; every count is an integer. The engine knows no physics: how long
-a step takes is asked of the `Costs` it is given.
+Time is integer nanoseconds since the world's beginning; every count is an integer. The engine knows no physics: how
+long a step takes is asked of the `Costs` it is given.
 """
 
 from __future__ import annotations
