@@ -66,7 +66,7 @@ class KvPool:
         if not self.share or job.node is None:
             return
         private = self.count_pages(held) - job.shared_pages
-        node, added = self.cache.insert(parts)
+        node = self.cache.insert(parts)
         self.cache.lock(node)
         self.cache.unlock(job.node)
         job.node = node

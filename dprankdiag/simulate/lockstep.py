@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from dprankdiag.simulate.base import Mode
-from dprankdiag.simulate.scheduler import Batch
+from dprankdiag.simulate.ranks import Batch
 
 FORWARD_MODES: dict[Mode, int] = {"extend": 1, "decode": 2, "mixed": 3, "idle": 4, "verify": 5}
 EXTENDING = ("extend", "mixed")

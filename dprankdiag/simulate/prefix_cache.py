@@ -56,23 +56,18 @@ class PrefixCache:
             node = child
         return node
 
-    def insert(self, parts: Iterable[Part]) -> tuple[Node, int]:
-        """Add what is missing of the parts; who does so locks the last node.
-
-        Returns:
-            The last node, and how many pages the new nodes own.
-        """
-        node, added = self.root, 0
+    def insert(self, parts: Iterable[Part]) -> Node:
+        """Add what is missing of the parts; returns the last node, which the caller locks."""
+        node = self.root
         for part in parts:
             child = node.children.get(part.key)
             if child is None:
                 end = node.end + part.tokens
                 child = Node(part.key, node, end, end // self.page_tokens - node.end // self.page_tokens)
                 node.children[part.key] = child
-                added += child.pages
+                self.pages += child.pages
             node = child
-        self.pages += added
-        return node, added
+        return node
 
     def lock(self, node: Node) -> None:
         """Hold a node and all above it."""

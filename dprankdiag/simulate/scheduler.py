@@ -9,74 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
-from dprankdiag.simulate.base import Load, Mode
-from dprankdiag.simulate.decoding import Decoding
+from dprankdiag.simulate.base import Load
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.kv_pool import KvPool
+from dprankdiag.simulate.ranks import IDLE, WITHOUT_DRAFTS, Acceptance, Batch, PooledRank
 
 Victim = Literal["newest", "longest"]
 """Which request loses its place: the one that generated least, or the one that holds most, which thrashes."""
 
 RETRACT_STEPS = 20
 """Steps for which a retraction makes room. Source: as above, `retract_decode`."""
-
-
-class Batch(NamedTuple):
-    """What one rank brings to a step.
-
-    Attributes:
-        requests: that take part.
-        longest_prefix: of the prompts computed, tokens held before the step.
-        probe: it holds health checks only.
-    """
-
-    mode: Mode
-    requests: int
-    decode_rows: int
-    decode_pairs: int
-    kv_tokens: int
-    prompt_tokens: int
-    prompt_pairs: int
-    longest_prefix: int = 0
-    probe: bool = False
-
-
-IDLE = Batch("idle", 0, 0, 0, 0, 0, 0)
-
-
-class Rank(Protocol):
-    """Serves requests step by step."""
-
-    def submit(self, job: Job) -> None:
-        """Queue a job, or refuse it."""
-
-    def plan(self, now_ns: int, step: int) -> Batch:
-        """Form the batch of a step that begins now."""
-
-    def commit(self, now_ns: int) -> list[Job]:
-        """Take the result of the batch that was planned; returns the jobs that ended."""
-
-    def load(self, now_ns: int) -> Load:
-        """Tell the load as it is."""
-
-    @property
-    def busy(self) -> bool:
-        """Tell whether it has unfinished requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """How many tokens requests of a rank gain a step under speculative decoding.
-
-    Attributes:
-        width: rows verified of each request.
-        mean_tokens: gained on the mean, 1 to `width`.
-    """
-
-    width: int = 1
-    mean_tokens: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,44 +53,36 @@ class SglangRules:
     ratio_steps: int = 600
     clip_tokens: int = 4096
     victim: Victim = "newest"
-    acceptance: Acceptance = Acceptance()
+    acceptance: Acceptance = WITHOUT_DRAFTS
+
+    @property
+    def empty_plans(self) -> int:
+        """Say how many batches in a row may be empty although there is work that could run."""
+        return 0
 
     def open(self) -> SglangRank:
         """Make a rank without work."""
         return SglangRank(self)
 
 
-class RankRules(Protocol):
-    """How a rank schedules."""
-
-    def open(self) -> Rank:
-        """Make a rank without work."""
-
-
-class SglangRank:
+class SglangRank(PooledRank):
     """A rank that puts prompts first.
 
     Attributes:
         waiting: jobs not yet admitted.
         chunked: the job whose prompt is part computed.
-        running: the jobs that decode.
+        ratio: the share of what clients allow that running requests are expected to generate.
     """
 
     def __init__(self, rules: SglangRules) -> None:
+        super().__init__(KvPool(rules.capacity_tokens, rules.page_tokens, rules.share_prefixes), rules.acceptance)
         self.rules = rules
-        self.pool = KvPool(rules.capacity_tokens, rules.page_tokens, rules.share_prefixes)
         self.waiting: deque[Job] = deque()
         self.chunked: Job | None = None
-        self.running = Decoding(rules.page_tokens)
         self.ratio = rules.new_token_ratio
         self._queued_tokens = 0
         self._uncached_tokens = 0
-        self._orders = 0
-        self._chunks: list[tuple[Job, int]] = []
         self._reserved_pages = 0
-        self._decodes = False
-        self._gained = 0
-        self._credit = 0.0
 
     @property
     def busy(self) -> bool:
@@ -154,12 +90,15 @@ class SglangRank:
         return bool(self.waiting or self.chunked is not None or self.running.jobs)
 
     def submit(self, job: Job) -> None:
-        """Queue a job; one that the pool can never hold is refused."""
-        most = job.prompt_tokens + job.request.output_tokens + self.rules.acceptance.width
-        if self.pool.count_pages(most) > self.pool.capacity_pages:
-            job.refused = True
-            return
-        self._queue(job)
+        """Queue a job."""
+        self.queue(job)
+
+    def queue(self, job: Job) -> None:
+        """Put a job, new or retracted, at the end of the queue."""
+        job.uncached_tokens = job.target - self.pool.find_cached(job)
+        self._queued_tokens += job.target
+        self._uncached_tokens += job.uncached_tokens
+        self.waiting.append(job)
 
     def load(self, now_ns: int) -> Load:
         """Tell the load as it is; the job whose prompt is part computed counts neither as running nor as waiting."""
@@ -176,35 +115,54 @@ class SglangRank:
 
     def plan(self, now_ns: int, step: int) -> Batch:
         """Form the batch of a step: prompts if any can be computed, else a decode step."""
-        self._chunks, self._decodes, self._gained, self._reserved_pages = [], False, 0, 0
+        self.chunks, self.gained, self._reserved_pages = [], 0, 0
         if self.waiting or self.chunked is not None:
             self._admit()
-        if self._chunks:
-            return self._describe_extend()
+        if self.chunks:
+            decodes = self.rules.mixed and len(self.running) > 0
+            self.gained = int(decodes)
+            return self.describe(decodes, 1)
         if len(self.running) == 0:
             return IDLE
-        self._make_room(self.rules.acceptance.width)
-        self._decodes = True
-        self._gained = self._accept()
-        return self._describe_decode(self.rules.acceptance.width)
+        self.make_room(self.acceptance.width)
+        self.gained = self.credit.take()
+        return self.describe(True, self.acceptance.width)
 
     def commit(self, now_ns: int) -> list[Job]:
         """Take the result of the batch: tokens gained, first tokens, ends."""
-        done = []
-        if self._decodes:
-            done = self._advance(self._gained)
-        for job, _ in self._chunks:
-            if job.computed == job.target and self._end_prompt(job, now_ns):
+        done = self.advance()
+        if self.gained:
+            fall = (self.rules.new_token_ratio - self.rules.least_ratio) / self.rules.ratio_steps
+            self.ratio = max(self.ratio - fall, self.rules.least_ratio)
+        for job, _ in self.chunks:
+            if job.computed == job.target and self.end_prompt(job, now_ns):
                 done.append(job)
         for job in done:
             job.end_ns = now_ns
         return done
 
-    def _queue(self, job: Job) -> None:
-        job.uncached_tokens = job.target - self.pool.find_cached(job)
-        self._queued_tokens += job.target
-        self._uncached_tokens += job.uncached_tokens
-        self.waiting.append(job)
+    def expect_tokens(self, job: Job) -> int:
+        """Expect what a job will still generate: what its client allows, cut off."""
+        asked = self.rules.asked_tokens
+        allowed = job.request.output_tokens if asked is None else min(asked, self.rules.clip_tokens)
+        return max(allowed, job.request.output_tokens) - job.generated
+
+    def make_room(self, tokens: int) -> None:
+        """Retract requests until those that stay can write so many tokens each."""
+        if self._fits(tokens):
+            return
+        while len(self.running) > 1 and not (self._fits(tokens) and self._has_room()):
+            victim = self._choose_victim()
+            self.requeue(victim, self.running.leave(victim))
+        if self.chunked is not None and not self._fits(tokens):
+            victim, self.chunked = self.chunked, None
+            self.requeue(victim, victim.computed)
+        self._renew_ratio()
+
+    def requeue(self, job: Job, held: int) -> None:
+        """Queue a job again that lost its pages."""
+        self.lose(job, held)
+        self.queue(job)
 
     def _rest_of_chunked(self) -> int:
         return 0 if self.chunked is None else self.chunked.target - self.chunked.computed
@@ -214,39 +172,31 @@ class SglangRank:
         rules = self.rules
         budget = rules.chunk_tokens
         if rules.mixed and len(self.running):
+            self.make_room(1)
             budget -= len(self.running)
-            self._make_room(1)
             self._reserved_pages = self.running.count_pages(1)
         free = self._expect_free()
         if self.chunked is not None:
             budget -= self._compute(self.chunked, budget)
         while self.waiting and budget > 0 and self.chunked is None:
-            if len(self.running) + len(self._chunks) >= rules.max_running:
+            if len(self.running) + len(self.chunks) >= rules.max_running:
                 break
             job = self.waiting[0]
-            cached = self.pool.find_cached(job)
-            need = job.target - cached + self._expect(job)
-            alone = not self._chunks and len(self.running) == 0
-            if need > free and not alone:
-                break
-            if job.target - cached > budget and budget < rules.page_tokens:
+            rest = job.target - self.pool.find_cached(job)
+            need = rest + self.expect_tokens(job)
+            alone = not self.chunks and len(self.running) == 0
+            if (need > free and not alone) or (rest > budget and budget < rules.page_tokens):
                 break
             free -= need
-            self._begin(self.waiting.popleft())
+            self.waiting.popleft()
+            self._queued_tokens -= job.target
+            self._uncached_tokens -= job.uncached_tokens
+            self.begin(job)
+            self.chunked = job
             budget -= self._compute(job, budget)
 
-    def _begin(self, job: Job) -> None:
-        self._queued_tokens -= job.target
-        self._uncached_tokens -= job.uncached_tokens
-        self._orders += 1
-        job.order = self._orders
-        self.pool.open(job)
-        if job.cached_tokens is None:
-            job.cached_tokens = job.computed
-        self.chunked = job
-
     def _compute(self, job: Job, budget: int) -> int:
-        """Compute what fits of a job's prompt; returns the tokens."""
+        """Compute what fits of a job's prompt; returns what that takes of the budget: all of it if nothing fits."""
         tokens = min(job.target - job.computed, budget)
         if job.computed + tokens < job.target:
             tokens -= (job.computed + tokens) % self.rules.page_tokens
@@ -254,94 +204,22 @@ class SglangRank:
         if tokens <= 0 or need > self.pool.available_pages - self._reserved_pages:
             return budget
         self.pool.extend(job, tokens)
-        self._chunks.append((job, tokens))
+        self.chunks.append((job, tokens))
         if job.computed == job.target:
             self.chunked = None
         return tokens
 
-    def _expect(self, job: Job) -> int:
-        """Expect what a job will still generate."""
-        asked = self.rules.asked_tokens
-        allowed = job.request.output_tokens if asked is None else min(asked, self.rules.clip_tokens)
-        return max(allowed, job.request.output_tokens) - job.generated
-
     def _expect_free(self) -> int:
         """Expect the tokens that running requests will leave."""
-        rest = 0 if self.chunked is None else self._rest_of_chunked() + self._expect(self.chunked)
+        rest = 0 if self.chunked is None else self._rest_of_chunked() + self.expect_tokens(self.chunked)
         free = self.pool.available_pages * self.rules.page_tokens
         return free - rest - int(self.ratio * self.running.expected_tokens)
-
-    def _describe_extend(self) -> Batch:
-        tokens = pairs = prefix = 0
-        for job, count in self._chunks:
-            before = job.computed - count
-            tokens += count
-            pairs += count * before + count * (count + 1) // 2
-            prefix = max(prefix, before)
-        probe = all(job.request.probe for job, _ in self._chunks)
-        if not (self.rules.mixed and len(self.running)):
-            return Batch("extend", len(self._chunks), 0, 0, 0, tokens, pairs, prefix, probe)
-        self._decodes, self._gained = True, 1
-        rows, lengths = len(self.running), self.running.lengths
-        return Batch("mixed", rows + len(self._chunks), rows, lengths, lengths, tokens, pairs, prefix)
-
-    def _describe_decode(self, width: int) -> Batch:
-        rows, lengths = len(self.running), self.running.lengths
-        if width == 1:
-            return Batch("decode", rows, rows, lengths, lengths, 0, 0)
-        pairs = width * lengths + rows * width * (width - 1) // 2
-        return Batch("verify", rows, rows * width, pairs, lengths + rows * (width - 1), 0, 0)
-
-    def _accept(self) -> int:
-        """Say how many tokens each request gains: whole numbers whose mean is the rank's acceptance."""
-        self._credit += self.rules.acceptance.mean_tokens
-        gained = max(1, int(self._credit))
-        self._credit -= gained
-        return gained
-
-    def _advance(self, tokens: int) -> list[Job]:
-        self.pool.take(self.running.count_pages(tokens))
-        done = self.running.advance(tokens)
-        for job in done:
-            held = self.running.leave(job)
-            if job.request.output_key is not None:
-                self.pool.keep(job, job.answered_parts, held)
-            self.pool.close(job, held)
-        self.ratio = max(self.ratio - self._fall, self.rules.least_ratio)
-        return done
-
-    @property
-    def _fall(self) -> float:
-        return (self.rules.new_token_ratio - self.rules.least_ratio) / self.rules.ratio_steps
-
-    def _end_prompt(self, job: Job, now_ns: int) -> bool:
-        """Give a job its next token; returns whether it was the last."""
-        self.pool.keep(job, job.request.parts, job.computed)
-        job.generated += 1
-        if job.first_ns is None:
-            job.first_ns = now_ns
-        if job.generated == job.request.output_tokens:
-            self.pool.close(job, job.computed)
-            return True
-        self.running.join(job, self._expect(job))
-        return False
-
-    def _make_room(self, tokens: int) -> None:
-        """Retract requests until those that stay can write so many tokens each."""
-        if self._fits(tokens):
-            return
-        while len(self.running) > 1 and not (self._fits(tokens) and self._has_room()):
-            self._retract(self._choose_victim())
-        if self.chunked is not None and not self._fits(tokens):
-            self._drop_chunked(self.chunked)
-        self._renew_ratio()
 
     def _fits(self, tokens: int) -> bool:
         return self.running.count_pages(tokens) <= self.pool.available_pages
 
     def _has_room(self) -> bool:
-        need = len(self.running) * RETRACT_STEPS
-        return self.pool.available_pages * self.rules.page_tokens >= need
+        return self.pool.available_pages * self.rules.page_tokens >= len(self.running) * RETRACT_STEPS
 
     def _choose_victim(self) -> Job:
         clock = self.running.clock
@@ -349,20 +227,6 @@ class SglangRank:
         if self.rules.victim == "longest":
             return max(jobs, key=lambda job: (job.base, job.order))
         return min(jobs, key=lambda job: (job.base + clock - job.prompt_tokens, -job.prompt_tokens, -job.order))
-
-    def _retract(self, job: Job) -> None:
-        self._requeue(job, self.running.leave(job))
-
-    def _drop_chunked(self, job: Job) -> None:
-        self.chunked = None
-        self._requeue(job, job.computed)
-
-    def _requeue(self, job: Job, held: int) -> None:
-        self.pool.close(job, held)
-        job.retractions += 1
-        job.recomputed_tokens += held
-        job.computed = 0
-        self._queue(job)
 
     def _renew_ratio(self) -> None:
         """Renew the estimate by what running requests have generated."""

@@ -91,9 +91,7 @@ def come_in_bursts(
     return _list_single(np.sort(starts + offsets), prompts, outputs, generator)
 
 
-def _list_single(
-    times: IntArray, prompts: Lengths, outputs: Lengths, generator: np.random.Generator
-) -> list[Request]:
+def _list_single(times: IntArray, prompts: Lengths, outputs: Lengths, generator: np.random.Generator) -> list[Request]:
     prompt, output = prompts.draw(generator, len(times)), outputs.draw(generator, len(times))
     rows = zip(times.tolist(), prompt.tolist(), output.tolist(), strict=True)
     return [Request(number, at, (Part(number + 1, tokens),), out) for number, (at, tokens, out) in enumerate(rows)]
@@ -126,11 +124,11 @@ class Agents:
         starts = np.cumsum(np.rint(generator.exponential(SECOND_NS / self.per_second, self.sessions)).astype(np.int64))
         pauses = np.rint(generator.exponential(self.think_ns, (self.sessions, self.turns))).astype(np.int64)
         times = starts[:, None] + np.cumsum(pauses, axis=1)
-        new = self.new.draw(generator, count).reshape(times.shape).tolist()
-        outputs = self.outputs.draw(generator, count).reshape(times.shape).tolist()
+        new = self.new.draw(generator, count).reshape(times.shape)
+        outputs = self.outputs.draw(generator, count).reshape(times.shape)
         told: list[Request] = []
         for session in range(self.sessions):
-            told += self._talk(session, times[session].tolist(), new[session], outputs[session])
+            told += self._talk(session, times[session].tolist(), new[session].tolist(), outputs[session].tolist())
         told.sort(key=lambda request: (request.arrival_ns, request.session))
         return [replace(request, number=number) for number, request in enumerate(told)]
 

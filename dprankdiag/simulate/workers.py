@@ -15,12 +15,10 @@ import numpy as np
 from dprankdiag.simulate.base import Costs, Load, Router, StepWork
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.lockstep import EXTENDING, LockstepRules, Meeting
-from dprankdiag.simulate.scheduler import Batch, Rank, RankRules
+from dprankdiag.simulate.ranks import IDLE, Batch, Rank, RankRules
+from dprankdiag.simulate.waves import Wave, WaveRules
 from dprankdiag.simulate.world_tables import MODES, Ledger
 
-_COUNTS = 6
-"""Columns of a rank's step that `StepWork` holds."""
-_FIRST_COUNT = 4
 _PLACES = {mode: place for place, mode in enumerate(MODES)}
 
 
@@ -41,6 +39,11 @@ class Publishing:
     delay_ns: int = 0
 
 
+SGLANG_PUBLISHING = Publishing()
+VLLM_PUBLISHING = Publishing(every_batches=None, prompts=False, changes=True)
+SGLANG_MEETING = LockstepRules()
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """An engine.
@@ -51,14 +54,17 @@ class Worker:
         costs: says how long steps take.
         meeting: how ranks agree on a step.
         lockstep: all ranks step together; else each for itself.
+        publishing: when ranks tell their loads.
+        waves: how a lockstep group begins and ends (vLLM); none where it runs whenever a rank has work.
     """
 
     ranks: tuple[RankRules, ...]
     router: Router
     costs: Costs
-    meeting: Meeting = LockstepRules()
+    meeting: Meeting = SGLANG_MEETING
     lockstep: bool = True
-    publishing: Publishing = Publishing()
+    publishing: Publishing = SGLANG_PUBLISHING
+    waves: WaveRules | None = None
 
 
 class OpenWorker:
@@ -98,8 +104,12 @@ class OpenWorker:
             self.publish(now_ns, rank)
 
     def tell_router(self, now_ns: int) -> None:
+        """Show the router what is visible now."""
+        self.catch_up(now_ns)
+        self.spec.router.observe(now_ns, tuple(self.visible))
+
+    def catch_up(self, now_ns: int) -> None:
         """Show the router everything that became visible since it last looked, in order."""
-        self._refresh_idle(now_ns)
         coming = self._coming
         while coming and coming[0][0] <= now_ns:
             seen_ns = coming[0][0]
@@ -107,11 +117,11 @@ class OpenWorker:
                 _, rank, load = coming.popleft()
                 self.visible[rank] = load
             self.spec.router.observe(seen_ns, tuple(self.visible))
-        self.spec.router.observe(now_ns, tuple(self.visible))
+        self._refresh_idle(now_ns)
 
     def sum_visible(self, now_ns: int) -> Load | None:
         """Give what has been published of all ranks as one load, as old as its oldest part; none if of no rank."""
-        self.tell_router(now_ns)
+        self.catch_up(now_ns)
         loads = [load for load in self.visible if load is not None]
         return _sum_loads(loads) if loads else None
 
@@ -146,15 +156,51 @@ class Group:
         self.asleep = True
         self.slept_ns: int | None = None
         self.batches: list[Batch] = []
+        self._ended: list[Job] = []
+        self.wave = Wave(worker.spec.waves) if worker.spec.waves is not None and worker.spec.lockstep else None
+        self._planned: list[Rank] = []
         self._step = 0
         self._since = [0] * size
+        self._tries = max(rules.empty_plans for rules in worker.spec.ranks) + 1
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether any rank has unfinished requests."""
+        return any(rank.busy for rank in self.ranks)
 
     def plan(self, now_ns: int) -> bool:
-        """Form the batches of the next step; returns whether any rank has work."""
-        self._step += 1
-        batches = [rank.plan(now_ns, self._step) for rank in self.ranks]
-        self.batches = batches if any(batch.mode != "idle" for batch in batches) else []
-        return bool(self.batches)
+        """Form the batches of the next step; returns whether there is one."""
+        if self.wave is not None:
+            return self._plan_wave(now_ns, self.wave)
+        for _ in range(self._tries):
+            self._step += 1
+            self._planned = list(self.ranks)
+            batches = [rank.plan(now_ns, self._step) for rank in self.ranks]
+            if any(batch.mode != "idle" for batch in batches):
+                self.batches = batches
+                return True
+            self._ended += [job for rank in self.ranks for job in rank.commit(now_ns)]
+        return False
+
+    def _plan_wave(self, now_ns: int, wave: Wave) -> bool:
+        """Form the batches of a step of a wave: dummies where there is no work, or a pause is awaited."""
+        held = [wave.holds(now_ns, number) for number in range(len(self.ranks))]
+        self._planned = [rank for rank, waits in zip(self.ranks, held, strict=True) if not waits]
+        batches = [
+            IDLE if waits else rank.plan(now_ns, wave.step + 1) for rank, waits in zip(self.ranks, held, strict=True)
+        ]
+        self.batches = wave.fill(batches)
+        return True
+
+    def find_wake(self, now_ns: int) -> int:
+        """Find when a group that is asleep can begin, given a request now."""
+        if self.wave is None:
+            return now_ns
+        return max(now_ns + self.wave.rules.wake_ns, self.wave.paused_until_ns or 0)
+
+    def goes_on(self, now_ns: int) -> bool:
+        """Tell whether a group that ended a step goes on with the next; a wave may end."""
+        return self.wave is None or self.wave.count_step(now_ns, self.busy)
 
     def time(self, now_ns: int, step: int, steps: Ledger, rank_steps: Ledger) -> int:
         """Ask how long the step takes and write it down; returns its time."""
@@ -166,10 +212,14 @@ class Group:
             ],
             np.int64,
         ).T
-        counts = rows[_FIRST_COUNT : _FIRST_COUNT + _COUNTS]
         work = StepWork(
-            tuple(batch.mode for batch in self.batches),
-            *counts,
+            mode=tuple(batch.mode for batch in self.batches),
+            decode_rows=rows[4],
+            decode_pairs=rows[5],
+            kv_tokens=rows[6],
+            prompt_tokens=rows[7],
+            prompt_pairs=rows[8],
+            rows=rows[9],
             graph=agreed.graph,
             split=agreed.split,
             padded=agreed.padded,
@@ -189,10 +239,15 @@ class Group:
         """Take the results of the step; returns the jobs that ended."""
         ended: list[Job] = []
         batches, self.batches = self.batches, []
-        for rank in self.ranks:
+        for rank in self._planned:
             ended += rank.commit(now_ns)
         for place, (number, batch) in enumerate(zip(self.numbers, batches, strict=True)):
             self._publish(now_ns, place, number, batch)
+        return ended
+
+    def take_ended(self) -> list[Job]:
+        """Give the jobs that ended in passes without a step since the last call."""
+        ended, self._ended = self._ended, []
         return ended
 
     def publish_idle(self, now_ns: int) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dprankdiag.simulate.base import Part, Request
 from dprankdiag.simulate.engine import serve
-from dprankdiag.simulate.scheduler import Acceptance, SglangRules
+from dprankdiag.simulate.ranks import Acceptance
+from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.workers import Publishing, Worker
 from dprankdiag.simulate.world_tables import MODES, Outcome
 from tests.simulate.worlds import ROOMY, PlainCosts, RoundRobin, ask, by_rank, run_one
@@ -38,7 +39,7 @@ def test_a_million_tokens_of_prompt_hold_seven_decoders_for_128_steps() -> None:
     decoders = [ask(n, 10, 1_000, rank=n) for n in range(7)]
     prompt = ask(7, 2**20, 1, at_ns=20_000_000, rank=7)
     outcome = run_one([*decoders, prompt], [SglangRules(2_000_000)] * 8)
-    extends = (by_rank(outcome, "mode", 8)[:, 7] == MODES.index("extend"))
+    extends = by_rank(outcome, "mode", 8)[:, 7] == MODES.index("extend")
     assert extends.sum() == 128
     assert (by_rank(outcome, "mode", 8)[extends][:, :7] == MODES.index("decode")).all()
     waits = by_rank(outcome, "waiting_ns", 8)[extends]

@@ -8,7 +8,8 @@ import numpy as np
 
 from dprankdiag.simulate.base import Load, Part, Request, StepTime, StepWork
 from dprankdiag.simulate.engine import serve
-from dprankdiag.simulate.scheduler import RankRules, SglangRules
+from dprankdiag.simulate.ranks import RankRules
+from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.workers import Worker
 from dprankdiag.simulate.world_tables import Outcome
 
