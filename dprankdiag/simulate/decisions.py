@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from dprankdiag.simulate.base import Load
+from dprankdiag.simulate.base import Load, Request
 
 Reason = Literal["policy", "pinned", "probe"]
 
@@ -36,6 +36,31 @@ class Decision:
     requests: tuple[int | None, ...] | None
     tokens: tuple[int | None, ...] | None
     stamps_ns: tuple[int | None, ...]
+
+
+class DecisionLog:
+    """Keep decisions as they are made, at little cost, and give them as values when asked."""
+
+    def __init__(self, keep: bool = True) -> None:
+        self.keeps = keep
+        self._rows: list[tuple[Any, ...]] = []
+
+    def note(
+        self,
+        at_ns: int,
+        request: Request,
+        rank: int,
+        reason: Reason,
+        requests: tuple[int | None, ...] | None,
+        tokens: tuple[int | None, ...] | None,
+        stamps_ns: tuple[int | None, ...],
+    ) -> None:
+        """Write a decision down; see `Decision`."""
+        self._rows.append((at_ns, request.number, rank, reason, requests, tokens, stamps_ns))
+
+    def read(self) -> list[Decision]:
+        """Give all decisions in order."""
+        return [Decision(*row) for row in self._rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, Measure, Reason
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
 
 Policy = Literal["auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens"]
 Role = Literal["unified", "prefill", "decode"]
@@ -79,7 +79,6 @@ class SglangController:
     Attributes:
         policy: as resolved, never `auto`.
         requests, tokens: the budget, `n_ranks` numbers each.
-        decisions: in order, unless not kept.
     """
 
     def __init__(
@@ -95,15 +94,20 @@ class SglangController:
         self.policy = resolve_policy(policy, role)
         self.requests = [0] * n_ranks
         self.tokens = [0] * n_ranks
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
         self._budget = budget
         self._active = [rank for rank in range(n_ranks) if active is None or active[rank]]
-        self._keep = keep
         self._board: Sequence[Load | None] = [None] * n_ranks
         self._read: list[Load | None] = [None] * n_ranks
+        self._stamps: tuple[int | None, ...] = (None,) * n_ranks
         self._refreshed_ns: int | None = None
         self._turn = 0
         self._probe_turn = 0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
 
     @property
     def measure(self) -> Measure | None:
@@ -126,7 +130,9 @@ class SglangController:
             self._refresh(now_ns)
         reason: Reason = "pinned" if request.pinned_rank is not None else "probe" if request.probe else "policy"
         rank = self._choose(request, reason)
-        self._note(now_ns, request, rank, reason, looks)
+        if self._log.keeps:
+            requests, tokens = (tuple(self.requests), tuple(self.tokens)) if looks else (None, None)
+            self._log.note(now_ns, request, rank, reason, requests, tokens, self._stamps)
         if looks and reason == "policy":
             self._count(rank, request)
         return rank
@@ -154,6 +160,7 @@ class SglangController:
             self._read[rank] = load
             self.requests[rank] = load.running + load.waiting
             self.tokens[rank] = load.total_tokens
+        self._stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
 
     def _choose(self, request: Request, reason: Reason) -> int:
         if request.pinned_rank is not None:
@@ -163,10 +170,17 @@ class SglangController:
         if self.policy == "total_requests":
             return self.requests.index(min(self.requests))
         if self.policy == "total_tokens":
-            return min(zip(self.tokens, self.requests, range(len(self.tokens)), strict=True))[2]
+            return self._find_fewest_tokens()
         if self.policy == "round_robin":
             return self._take_turn()
         return take_room(request, len(self.requests))
+
+    def _find_fewest_tokens(self) -> int:
+        least = min(self.tokens)
+        if self.tokens.count(least) == 1:
+            return self.tokens.index(least)
+        equal = [rank for rank, tokens in enumerate(self.tokens) if tokens == least]
+        return min(equal, key=self.requests.__getitem__)
 
     def _take_turn(self) -> int:
         self._need_active()
@@ -194,14 +208,6 @@ class SglangController:
             self.requests[rank] += 1
         if self._budget.counts_tokens and self.policy == "total_tokens":
             self.tokens[rank] += request.prompt_tokens
-
-    def _note(self, now_ns: int, request: Request, rank: int, reason: Reason, looks: bool) -> None:
-        if not self._keep:
-            return
-        requests = tuple(self.requests) if looks else None
-        tokens = tuple(self.tokens) if looks else None
-        stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
-        self.decisions.append(Decision(now_ns, request.number, rank, reason, requests, tokens, stamps))
 
 
 def resolve_policy(policy: Policy, role: Role) -> Policy:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, Measure, Reason
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
 from dprankdiag.simulate.routers.vllm_coordinator import Coordinator, Counts, Published
 
 Score = Literal["kv", "four_waiting", "four_waiting_fixed"]
@@ -31,10 +31,10 @@ def score_kv(waiting: int, running: int, kv_ratio: float, inflight: int) -> floa
         kv_ratio: used part of the KV pool, 0 to 1; up to one half, or with nobody waiting, it costs nothing.
         inflight: the client's own requests on the engine, times the number of clients: a floor under stale counts.
     """
-    score: float = max(inflight, waiting + running)
-    if waiting > 0:
-        score += KV_WEIGHT * waiting * max(0.0, kv_ratio - KV_FREE)
-    return score
+    load = waiting + running if waiting + running > inflight else inflight
+    if waiting == 0 or kv_ratio <= KV_FREE:
+        return load
+    return load + KV_WEIGHT * waiting * (kv_ratio - KV_FREE)
 
 
 def score_four_waiting(waiting: int, running: int, kv_ratio: float, inflight: int) -> float:
@@ -80,19 +80,15 @@ class VllmFrontEnd:
 
     def choose(self) -> int:
         """Choose an engine: the scan begins one further at each choice, and the first of equals wins."""
-        n_engines, clients = len(self.counts), self._clients
-        best, least = self.start, float("inf")
-        for place in range(self.start, self.start + n_engines):
-            engine = place if place < n_engines else place - n_engines
-            waiting, running, kv_ratio = self.counts[engine]
-            score = self._score(waiting, running, kv_ratio, clients * self.inflight[engine])
-            if score < least:
-                best, least = engine, score
+        clients = self._clients
+        scores = [self._score(*counts, clients * own) for counts, own in zip(self.counts, self.inflight, strict=True)]
+        least = min(scores)
+        best = scores.index(least, self.start) if least in scores[self.start :] else scores.index(least)
         waiting, running, kv_ratio = self.counts[best]
         self.counts[best] = (waiting + clients, running, kv_ratio)
         self.inflight[best] += 1
         if self._rotates:
-            self.start = (self.start + 1) % n_engines
+            self.start = (self.start + 1) % len(scores)
         return best
 
     def pin(self, engine: int) -> int:
@@ -146,7 +142,6 @@ class VllmRouter:
     Attributes:
         coordinator: of all engines.
         front_ends: of all nodes, node by node.
-        decisions: in order, unless not kept.
         published: what the coordinator sent, in order, unless not kept.
     """
 
@@ -160,15 +155,19 @@ class VllmRouter:
             for _ in range(layout.nodes)
             for client in range(layout.clients)
         ]
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
         self.published: list[Published] = []
         self._layout = layout
         self._door = door or (lambda request: request.number)
-        self._keep = keep
         self._reported: list[Load | None] = [None] * layout.n_engines
-        self._stamps: list[int | None] = [None] * layout.n_engines
+        self._stamps: tuple[int | None, ...] = (None,) * layout.n_engines
         self._took: dict[int, int] = {}
         self._last = 0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
 
     @property
     def measure(self) -> Measure:
@@ -202,10 +201,10 @@ class VllmRouter:
         door = self._door(request) % len(self.front_ends)
         front_end = self.front_ends[door]
         first = door // self._layout.clients * self._local
-        believed = [waiting + running for waiting, running, _ in front_end.counts] if self._keep else []
+        believed = [waiting + running for waiting, running, _ in front_end.counts] if self._log.keeps else []
         engine = first + (front_end.choose() if request.pinned_rank is None else front_end.pin(request.pinned_rank))
         self._took[request.number] = self._last = door
-        if self._keep:
+        if self._log.keeps:
             self._note(now_ns, request, engine, first, believed)
         return engine
 
@@ -231,11 +230,14 @@ class VllmRouter:
         return ledger
 
     def _note(self, now_ns: int, request: Request, engine: int, first: int, believed: Sequence[int]) -> None:
-        requests: list[int | None] = [None] * self._layout.n_engines
-        requests[first : first + self._local] = believed
-        stamps = tuple(stamp if own is not None else None for stamp, own in zip(self._stamps, requests, strict=True))
         reason: Reason = "policy" if request.pinned_rank is None else "pinned"
-        self.decisions.append(Decision(now_ns, request.number, engine, reason, tuple(requests), None, stamps))
+        requests: tuple[int | None, ...] = tuple(believed)
+        stamps = self._stamps
+        if self._local < self._layout.n_engines:
+            before, stop = (None,) * first, first + self._local
+            after = (None,) * (self._layout.n_engines - stop)
+            requests, stamps = (*before, *requests, *after), (*before, *stamps[first:stop], *after)
+        self._log.note(now_ns, request, engine, reason, requests, None, stamps)
 
     def _advance(self, now_ns: int) -> None:
         """Publish what was due until now."""
@@ -245,11 +247,11 @@ class VllmRouter:
             due = self.coordinator.due_ns
 
     def _deliver(self, message: Published) -> None:
-        if self._keep:
+        if self._log.keeps:
             self.published.append(message)
         if message.counts is None or message.steps is None:
             return
-        self._stamps = list(message.steps)
+        self._stamps = message.steps
         for door, front_end in enumerate(self.front_ends):
             first = door // self._layout.clients * self._local
             front_end.take(message.counts[first : first + self._local])

@@ -1,0 +1,142 @@
+"""Choose workers as gateways in front of whole engines do: in turn, by two random ones, or by what they have cached.
+
+A gateway knows what it has sent and what has come back; engines do not tell it their load. Its ranks are workers: the
+ports of engines, or the ranks of one if it routes to them by name.
+
+Source: SGLang model gateway, policies `round_robin`, `power_of_two` and `cache_aware` with their published defaults
+(`cache_threshold` 0.5, `balance_abs_threshold` 32, `balance_rel_threshold` 1.0001, tree of 2**24); other releases have
+other defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from dprankdiag.errors import UsageError
+from dprankdiag.simulate.base import Load, Request
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
+from dprankdiag.simulate.routers.prefixes import MAX_TOKENS, Prefixes, PrefixMemory, name_prefixes
+from dprankdiag.simulate.routers.sglang import count_requests
+
+GatewayPolicy = Literal["round_robin", "power_of_two", "cache_aware"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheAware:
+    """When a gateway prefers the worker that has seen a prompt's beginning.
+
+    Attributes:
+        cache_ratio: part of the prompt that must match, 0 to 1; below it, the least loaded worker is taken.
+        unbalanced_requests: the greatest difference of requests in flight that is borne for the cache's sake ...
+        unbalanced_ratio: ... unless the busiest worker has less than this many times the requests of the idlest.
+        max_tokens: remembered of each worker.
+    """
+
+    cache_ratio: float = 0.5
+    unbalanced_requests: int = 32
+    unbalanced_ratio: float = 1.0001
+    max_tokens: int = MAX_TOKENS
+
+
+DEFAULT_CACHE = CacheAware()
+
+
+class Gateway:
+    """Choose workers by the requests in flight; a `Router`.
+
+    Attributes:
+        inflight: requests sent to each worker that have not come back.
+    """
+
+    def __init__(
+        self,
+        n_workers: int,
+        policy: GatewayPolicy,
+        *,
+        cache: CacheAware = DEFAULT_CACHE,
+        seed: int = 0,
+        keep: bool = True,
+    ) -> None:
+        self.inflight = [0] * n_workers
+        self._log = DecisionLog(keep)
+        self._ageless = (None,) * n_workers
+        self._policy = policy
+        self._cache = cache
+        self._random = Random(seed)
+        self._turn = 0
+        self._memories = [PrefixMemory(cache.max_tokens) for _ in range(n_workers if policy == "cache_aware" else 0)]
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
+
+    @property
+    def measure(self) -> Measure | None:
+        """Give what the policy compares of loads; none where it looks at none."""
+        return None if self._policy == "round_robin" else count_requests
+
+    def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
+        """Do nothing: a gateway believes what it counts itself."""
+
+    def place(self, now_ns: int, request: Request) -> int:
+        """Choose the worker of a request.
+
+        Raises:
+            UsageError: it demands a worker that does not exist.
+        """
+        reason: Reason = "policy" if request.pinned_rank is None else "pinned"
+        prefixes = name_prefixes(request) if self._memories else []
+        worker = self._choose(request, prefixes)
+        if self._log.keeps:
+            requests = None if self._policy == "round_robin" else tuple(self.inflight)
+            self._log.note(now_ns, request, worker, reason, requests, None, self._ageless)
+        self.inflight[worker] += 1
+        if self._memories:
+            self._memories[worker].insert(prefixes)
+        return worker
+
+    def release(self, now_ns: int, request: Request, rank: int) -> None:
+        """Count a request as come back."""
+        self.inflight[rank] -= 1
+
+    def believed(self) -> list[Load | None]:
+        """Give nothing: a gateway knows of no worker what a rank would show of itself; see `inflight`."""
+        return [None] * len(self.inflight)
+
+    def _choose(self, request: Request, prefixes: Prefixes) -> int:
+        n_workers = len(self.inflight)
+        if request.pinned_rank is not None:
+            if not 0 <= request.pinned_rank < n_workers:
+                raise UsageError(f"worker {request.pinned_rank} is demanded of {n_workers}")
+            return request.pinned_rank
+        if self._policy == "round_robin":
+            self._turn += 1
+            return (self._turn - 1) % n_workers
+        if self._policy == "power_of_two":
+            return self._choose_of_two()
+        return self._choose_cached(prefixes)
+
+    def _choose_of_two(self) -> int:
+        """Take the less loaded of two random workers."""
+        n_workers = len(self.inflight)
+        if n_workers == 1:
+            return 0
+        one = self._random.randrange(n_workers)
+        other = (one + 1 + self._random.randrange(n_workers - 1)) % n_workers
+        return one if self.inflight[one] <= self.inflight[other] else other
+
+    def _choose_cached(self, prefixes: Prefixes) -> int:
+        """Take who knows most of the prompt, or the least loaded if loads are too uneven or nobody knows it."""
+        least, most = min(self.inflight), max(self.inflight)
+        rule = self._cache
+        if most - least > rule.unbalanced_requests and most > least * rule.unbalanced_ratio:
+            return self.inflight.index(least)
+        matches = [memory.match(prefixes) for memory in self._memories]
+        longest = max(matches)
+        if longest <= rule.cache_ratio * sum([tokens for _, tokens in prefixes]):
+            return self.inflight.index(least)
+        return matches.index(longest)
