@@ -205,8 +205,8 @@ BURST = Scenario(
     title="A burst that lands on one rank",
     engine="sglang",
     why=(
-        "Twenty requests come within 20 ms, while the ranks publish their loads every 15 steps. A router that reads its "
-        "ledger anew on every dispatch, and so forgets what it has sent, sees one emptiest rank for all twenty."
+        "Twenty requests come within 20 ms, while the ranks publish their loads every 15 steps. A router that reads "
+        "its ledger anew on every dispatch, and so forgets what it has sent, sees one emptiest rank for all twenty."
     ),
     shows={
         "loads": "one rank with 20 more requests than the others, until they end",
