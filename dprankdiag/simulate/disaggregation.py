@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dprankdiag.simulate.base import Load
 from dprankdiag.simulate.jobs import Job
-from dprankdiag.simulate.ranks import IDLE, Batch
+from dprankdiag.simulate.ranks import IDLE, Batch, Levels
 from dprankdiag.simulate.scheduler import SglangRank, SglangRules
 
 RESERVED_TOKENS = 512
@@ -92,20 +91,12 @@ class PrefillRank(SglangRank):
         """Let a job wait for its decode rank."""
         self.bootstrap.append(job)
 
-    def load(self, now_ns: int) -> Load:
-        """Tell the load as it is: jobs in bootstrap wait, and nothing runs."""
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full it is: jobs in bootstrap wait, and nothing runs."""
         self._let_go(now_ns)
-        load = super().load(now_ns)
+        _, waiting, uncached, used, total = super().levels(now_ns)
         tokens = sum(job.target for job in self.bootstrap)
-        return Load(
-            now_ns,
-            0,
-            load.waiting + len(self.bootstrap),
-            load.waiting_uncached_tokens + tokens,
-            load.used_tokens,
-            load.total_tokens + tokens,
-            load.capacity_tokens,
-        )
+        return Levels(0, waiting + len(self.bootstrap), uncached + tokens, used, total + tokens)
 
     def plan(self, now_ns: int, step: int) -> Batch:
         """Form the batch of a step from prompts whose decode rank has room."""
@@ -160,13 +151,12 @@ class DecodeRank(SglangRank):
         """Let a job wait for pages."""
         self.prealloc.append(job)
 
-    def load(self, now_ns: int) -> Load:
-        """Tell the load as it is: whatever does not run waits, and no prompt is to be computed."""
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full it is: whatever does not run waits, and no prompt is to be computed."""
         used = self.pool.used_tokens
         queued = sum(job.target for job in self.prealloc) + sum(job.target for job in self.retracted)
         waiting = len(self.prealloc) + len(self.transfer) + len(self.retracted)
-        capacity = self.pool.capacity_pages * self.rules.page_tokens
-        return Load(now_ns, len(self.running), waiting, 0, used, used + queued, capacity)
+        return Levels(len(self.running), waiting, 0, used, used + queued)
 
     def plan(self, now_ns: int, step: int) -> Batch:
         """Take in what can be taken in; a pass that took jobs whose KV has come computes nothing."""

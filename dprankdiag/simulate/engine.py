@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from dprankdiag.model.schema import ABSENT_ID, ABSENT_NS
 from dprankdiag.simulate.base import Load, Request, Router
 from dprankdiag.simulate.disaggregation import DecodeRank
 from dprankdiag.simulate.jobs import Job
-from dprankdiag.simulate.ranks import Rank
+from dprankdiag.simulate.ranks import Levels, Rank
 from dprankdiag.simulate.workers import Group, OpenWorker, Worker, tell_levels
 from dprankdiag.simulate.world_tables import (
     BELIEFS,
@@ -182,7 +180,7 @@ class _World:
         worker.tell_router(now_ns)
         believed = list(router.believed())
         rank = router.place(now_ns, request)
-        true = [served.load(now_ns) for served in worker.ranks]
+        true = [served.levels(now_ns) for served in worker.ranks]
         self._decide(now_ns, request, worker.number, rank, believed, true)
         return rank
 
@@ -193,17 +191,15 @@ class _World:
         worker: int,
         rank: int | None,
         believed: Sequence[Load | None],
-        true: Sequence[Load],
+        true: Sequence[Levels],
     ) -> None:
         """Write down a choice and what it was made on."""
         number, self._decisions = self._decisions, self._decisions + 1
         place = ABSENT_ID if rank is None else rank
         pinned = int(rank is not None and request.pinned_rank is not None)
-        self.tables.decisions.write([number, now_ns, request.number, worker, place, pinned])
-        rows = []
+        self.tables.decisions.add((number, now_ns, request.number, worker, place, pinned))
         for choice, (belief, truth) in enumerate(zip(believed, true, strict=True)):
-            rows.append([number, choice, *_tell_belief(now_ns, belief), *tell_levels(truth)])
-        self.tables.beliefs.write(np.array(rows, np.int64).T)
+            self.tables.beliefs.add((number, choice, *_tell_belief(now_ns, belief), *truth))
 
     def _set_pass(self, now_ns: int, group: Group, alarm: bool = False) -> None:
         self._orders += 1
@@ -251,7 +247,7 @@ class _World:
             served = job.decode or job
             if served.end_ns is None and not served.refused:
                 raise RuntimeError(f"request {job.request.number} was left unserved")
-            self.tables.requests.write(_describe(job))
+            self.tables.requests.add(_describe(job))
         return Outcome(
             self.tables.steps.close(),
             self.tables.rank_steps.close(),
@@ -262,10 +258,10 @@ class _World:
         )
 
 
-def _tell_belief(now_ns: int, load: Load | None) -> list[int]:
+def _tell_belief(now_ns: int, load: Load | None) -> tuple[int, ...]:
     if load is None:
-        return [ABSENT_NS] * 6
-    return [now_ns - load.stamp_ns, *tell_levels(load)]
+        return (ABSENT_NS,) * 6
+    return (now_ns - load.stamp_ns, *tell_levels(load))
 
 
 def _draw_room(number: int) -> int:
@@ -273,10 +269,10 @@ def _draw_room(number: int) -> int:
     return (number + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 1
 
 
-def _describe(prompt: Job) -> list[int]:
+def _describe(prompt: Job) -> tuple[int, ...]:
     job = prompt.decode or prompt
     request = job.request
-    return [
+    return (
         request.number,
         job.worker,
         job.rank,
@@ -292,4 +288,4 @@ def _describe(prompt: Job) -> list[int]:
         job.recomputed_tokens,
         job.retractions,
         int(job.refused),
-    ]
+    )

@@ -11,6 +11,16 @@ from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.kv_pool import KvPool
 
 
+class Levels(NamedTuple):
+    """How full a rank is; as `Load` says."""
+
+    running: int
+    waiting: int
+    waiting_uncached_tokens: int
+    used_tokens: int
+    total_tokens: int
+
+
 class Batch(NamedTuple):
     """What one rank brings to a step.
 
@@ -48,6 +58,9 @@ class Rank(Protocol):
 
     def commit(self, now_ns: int) -> list[Job]:
         """Take the result of the batch that was planned; returns the jobs that ended."""
+
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full it is."""
 
     def load(self, now_ns: int) -> Load:
         """Tell the load as it is."""
@@ -125,6 +138,14 @@ class PooledRank:
         self.gained = 0
         self.credit = Credit(acceptance)
         self._orders = 0
+
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full the rank is, as its scheduler counts."""
+        raise NotImplementedError
+
+    def load(self, now_ns: int) -> Load:
+        """Tell the load as it is."""
+        return Load(now_ns, *self.levels(now_ns), capacity_tokens=self.pool.capacity_pages * self.pool.page_tokens)
 
     def can_hold(self, job: Job) -> bool:
         """Tell whether the pool could hold a job that has it for itself."""

@@ -11,10 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from dprankdiag.simulate.base import Load
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.kv_pool import KvPool
-from dprankdiag.simulate.ranks import IDLE, WITHOUT_DRAFTS, Acceptance, Batch, PooledRank
+from dprankdiag.simulate.ranks import IDLE, WITHOUT_DRAFTS, Acceptance, Batch, Levels, PooledRank
 
 Victim = Literal["newest", "longest"]
 """Which request loses its place: the one that generated least, or the one that holds most, which thrashes."""
@@ -100,18 +99,11 @@ class SglangRank(PooledRank):
         self._uncached_tokens += job.uncached_tokens
         self.waiting.append(job)
 
-    def load(self, now_ns: int) -> Load:
-        """Tell the load as it is; the job whose prompt is part computed counts neither as running nor as waiting."""
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full it is; the job whose prompt is part computed counts neither as running nor as waiting."""
         used = self.pool.used_tokens
-        return Load(
-            now_ns,
-            len(self.running),
-            len(self.waiting),
-            self._uncached_tokens + self._rest_of_chunked(),
-            used,
-            used + self._queued_tokens,
-            self.pool.capacity_pages * self.rules.page_tokens,
-        )
+        uncached = self._uncached_tokens if self.chunked is None else self._uncached_tokens + self._rest_of_chunked()
+        return Levels(len(self.running.jobs), len(self.waiting), uncached, used, used + self._queued_tokens)
 
     def plan(self, now_ns: int, step: int) -> Batch:
         """Form the batch of a step: prompts if any can be computed, else a decode step."""
@@ -122,7 +114,7 @@ class SglangRank(PooledRank):
             decodes = self.rules.mixed and len(self.running) > 0
             self.gained = int(decodes)
             return self.describe(decodes, 1)
-        if len(self.running) == 0:
+        if not self.running.jobs:
             return IDLE
         self.make_room(self.acceptance.width)
         self.gained = self.credit.take()
@@ -130,6 +122,8 @@ class SglangRank(PooledRank):
 
     def commit(self, now_ns: int) -> list[Job]:
         """Take the result of the batch: tokens gained, first tokens, ends."""
+        if not self.gained and not self.chunks:
+            return []
         done = self.advance()
         if self.gained:
             fall = (self.rules.new_token_ratio - self.rules.least_ratio) / self.rules.ratio_steps

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dprankdiag.simulate.base import Load
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.kv_pool import KvPool
-from dprankdiag.simulate.ranks import WITHOUT_DRAFTS, Acceptance, Batch, PooledRank
+from dprankdiag.simulate.ranks import WITHOUT_DRAFTS, Acceptance, Batch, Levels, PooledRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +81,12 @@ class VllmRank(PooledRank):
         self._queued_tokens += job.target
         self.waiting.append(job)
 
-    def load(self, now_ns: int) -> Load:
-        """Tell the load as it is; prompts part computed run."""
+    def levels(self, now_ns: int) -> Levels:
+        """Tell how full it is; prompts part computed run."""
         used = self.pool.used_tokens
-        return Load(
-            now_ns,
-            len(self.running) + len(self.computing),
-            len(self.waiting),
-            self._queued_tokens + sum(job.target - job.computed for job in self.computing),
-            used,
-            used + self._queued_tokens,
-            self.pool.capacity_pages * self.rules.page_tokens,
-        )
+        uncached = self._queued_tokens + sum(job.target - job.computed for job in self.computing)
+        running = len(self.running) + len(self.computing)
+        return Levels(running, len(self.waiting), uncached, used, used + self._queued_tokens)
 
     def plan(self, now_ns: int, step: int) -> Batch:
         """Form the batch of a step."""

@@ -15,7 +15,7 @@ import numpy as np
 from dprankdiag.simulate.base import Costs, Load, Router, StepWork
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.lockstep import EXTENDING, LockstepRules, Meeting
-from dprankdiag.simulate.ranks import IDLE, Batch, Rank, RankRules
+from dprankdiag.simulate.ranks import IDLE, Batch, Levels, Rank, RankRules
 from dprankdiag.simulate.waves import Wave, WaveRules
 from dprankdiag.simulate.world_tables import MODES, Ledger
 
@@ -91,14 +91,13 @@ class OpenWorker:
         """Let a rank publish its load."""
         load = self.ranks[rank].load(now_ns)
         self._coming.append((now_ns + self.spec.publishing.delay_ns, rank, load))
-        self._ledger.write([now_ns, self.number, rank, *tell_levels(load)])
+        self._ledger.add((now_ns, self.number, rank, *tell_levels(load)))
 
     def note_change(self, now_ns: int, rank: int) -> None:
         """Publish the load of a rank whose counts of requests changed, where ranks do so."""
         if not self.spec.publishing.changes:
             return
-        load = self.ranks[rank].load(now_ns)
-        counts = (load.running, load.waiting)
+        counts = self.ranks[rank].levels(now_ns)[:2]
         if counts != self._told[rank]:
             self._told[rank] = counts
             self.publish(now_ns, rank)
@@ -125,9 +124,9 @@ class OpenWorker:
         loads = [load for load in self.visible if load is not None]
         return _sum_loads(loads) if loads else None
 
-    def sum_true(self, now_ns: int) -> Load:
-        """Give the load of all ranks as it is."""
-        return _sum_loads([rank.load(now_ns) for rank in self.ranks])
+    def sum_true(self, now_ns: int) -> Levels:
+        """Give the levels of all ranks together as they are."""
+        return Levels(*(sum(column) for column in zip(*(rank.levels(now_ns) for rank in self.ranks), strict=True)))
 
     def _refresh_idle(self, now_ns: int) -> None:
         """Renew the stamps of ranks whose loop spins without work: they publish in every pass."""
@@ -204,10 +203,11 @@ class Group:
 
     def time(self, now_ns: int, step: int, steps: Ledger, rank_steps: Ledger) -> int:
         """Ask how long the step takes and write it down; returns its time."""
+        worker = self.worker.number
         agreed = self.worker.spec.meeting.agree(self.batches)
         rows = np.array(
             [
-                self._describe(step, number, batch, rows, rank.load(now_ns))
+                (step, worker, number, _PLACES[batch.mode], *batch[2:7], rows, *rank.levels(now_ns), 0, 0, 0)
                 for number, batch, rows, rank in zip(self.numbers, self.batches, agreed.rows, self.ranks, strict=True)
             ],
             np.int64,
@@ -231,8 +231,8 @@ class Group:
         rows[-1] = (own.max() - own) + (shared.max() - shared)
         total_ns = taken.total_ns
         rank_steps.write(rows)
-        flags = [int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency)]
-        steps.write([step, self.worker.number, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags])
+        flags = (int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency))
+        steps.add((step, worker, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags))
         return total_ns
 
     def commit(self, now_ns: int) -> list[Job]:
@@ -241,8 +241,15 @@ class Group:
         batches, self.batches = self.batches, []
         for rank in self._planned:
             ended += rank.commit(now_ns)
-        for place, (number, batch) in enumerate(zip(self.numbers, batches, strict=True)):
-            self._publish(now_ns, place, number, batch)
+        publishing = self.worker.spec.publishing
+        for place, batch in enumerate(batches):
+            self._since[place] += 1
+            due = publishing.every_batches is not None and self._since[place] >= publishing.every_batches
+            if due or (publishing.prompts and batch.mode in EXTENDING):
+                self._since[place] = 0
+                self.worker.publish(now_ns, self.numbers[place])
+            if publishing.changes:
+                self.worker.note_change(now_ns, self.numbers[place])
         return ended
 
     def take_ended(self) -> list[Job]:
@@ -256,42 +263,10 @@ class Group:
         for number in self.numbers:
             self.worker.publish(now_ns, number)
 
-    def _publish(self, now_ns: int, place: int, number: int, batch: Batch) -> None:
-        publishing = self.worker.spec.publishing
-        self._since[place] += 1
-        every = publishing.every_batches
-        due = every is not None and self._since[place] >= every
-        if due or (publishing.prompts and batch.mode in EXTENDING):
-            self._since[place] = 0
-            self.worker.publish(now_ns, number)
-        self.worker.note_change(now_ns, number)
 
-    def _describe(self, step: int, number: int, batch: Batch, rows: int, load: Load) -> tuple[int, ...]:
-        return (
-            step,
-            self.worker.number,
-            number,
-            _PLACES[batch.mode],
-            batch.decode_rows,
-            batch.decode_pairs,
-            batch.kv_tokens,
-            batch.prompt_tokens,
-            batch.prompt_pairs,
-            rows,
-            load.running,
-            load.waiting,
-            load.waiting_uncached_tokens,
-            load.used_tokens,
-            load.total_tokens,
-            0,
-            0,
-            0,
-        )
-
-
-def tell_levels(load: Load) -> list[int]:
+def tell_levels(load: Load) -> Levels:
     """Give the columns of a load."""
-    return [load.running, load.waiting, load.waiting_uncached_tokens, load.used_tokens, load.total_tokens]
+    return Levels(load.running, load.waiting, load.waiting_uncached_tokens, load.used_tokens, load.total_tokens)
 
 
 def _sum_loads(loads: Sequence[Load]) -> Load:

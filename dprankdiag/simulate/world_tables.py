@@ -122,24 +122,28 @@ class Outcome:
 
 
 class Ledger:
-    """Write rows of integers of one table into blocks.
-
-    A matrix of `(columns, n)` is written at once, so that a step costs one assignment.
-    """
+    """Write rows of integers of one table into blocks, one by one or as matrices."""
 
     _BLOCK_ROWS = 65_536
+    _PENDING_ROWS = 4_096
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self._full: list[IntArray] = []
         self._block = self._new_block()
         self._rows = 0
+        self._pending: list[tuple[int, ...]] = []
 
-    def write(self, values: IntArray | list[int] | list[list[int]]) -> None:
-        """Write a row `(columns,)` or rows `(columns, n)`."""
-        rows = np.asarray(values, np.int64)
-        if rows.ndim == 1:
-            rows = rows[:, None]
+    def add(self, row: tuple[int, ...]) -> None:
+        """Write a row."""
+        self._pending.append(row)
+        if len(self._pending) == self._PENDING_ROWS:
+            self._flush()
+
+    def write(self, rows: IntArray) -> None:
+        """Write rows `(columns, n)` after all that were added."""
+        if self._pending:
+            self._flush()
         count = rows.shape[1]
         if self._rows + count > self._block.shape[1]:
             self._full.append(self._block[:, : self._rows])
@@ -149,8 +153,14 @@ class Ledger:
 
     def close(self) -> Columns:
         """Give the table."""
+        if self._pending:
+            self._flush()
         rows = np.concatenate([*self._full, self._block[:, : self._rows]], axis=1)
         return self.table.check({column.name: rows[place] for place, column in enumerate(self.table.columns)})
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        self.write(np.array(pending, np.int64).T)
 
     def _new_block(self) -> IntArray:
         return np.zeros((len(self.table.columns), self._BLOCK_ROWS), np.int64)
