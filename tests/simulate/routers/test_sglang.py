@@ -122,6 +122,12 @@ def test_round_robin_goes_over_active_ranks_and_health_checks_have_their_own_tur
     assert {decision.reason for decision in router.decisions} == {"policy", "probe"}
 
 
+def test_the_budget_does_not_know_which_ranks_are_active() -> None:
+    router = SglangController(2, "total_requests", active=[True, False])
+    router.observe(0, [show(3, stamp=1), None])
+    assert router.place(0, ask()) == 1
+
+
 def test_a_health_check_is_no_load() -> None:
     router = SglangController(2, "total_requests")
     router.place(0, ask(probe=True))
