@@ -8,7 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from dprankdiag.harness.faults import Fault
 from dprankdiag.harness.served_costs import ServedCosts
+from dprankdiag.harness.world import Chip, Model
 from dprankdiag.simulate.base import IntArray, Request, Router
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.workers import Worker
@@ -106,6 +108,8 @@ class Scenario:
         metrics: what is to be found by metrics of the whole run; none where they cannot carry it.
         metrics_lack: why they cannot.
         figures: numbers worked out from the run as it is and the cured one.
+        model, chip: whose kernels a trace shows.
+        faults: of the trace, beside the batches; the world of a kernel has experts, that of a request has none.
     """
 
     name: str
@@ -120,6 +124,9 @@ class Scenario:
     metrics: Label | None
     figures: Callable[[Outcome, Outcome], Figures]
     metrics_lack: str = ""
+    model: Model = "deepseek-v3"
+    chip: Chip = "h200"
+    faults: tuple[Fault, ...] = ()
 
     def serve(self, *, cured: bool = False) -> Outcome:
         """Serve the requests, with the cure or without."""

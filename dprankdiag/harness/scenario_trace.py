@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from dprankdiag.harness.baselines import name_by_simple_rules
-from dprankdiag.harness.cases import Facts
+from dprankdiag.harness.cases import Case, Facts, learn_facts
 from dprankdiag.harness.dealt import Dealt
 from dprankdiag.harness.scenario import Label, Scenario, Window
 from dprankdiag.harness.served_costs import ServedCosts
 from dprankdiag.harness.timeline import play
-from dprankdiag.harness.world import Names, World
+from dprankdiag.harness.world import World
 from dprankdiag.harness.worlds import Truth
 from dprankdiag.model.schema import Columns
 from dprankdiag.simulate.world_tables import Outcome
@@ -38,13 +38,13 @@ def take_ranks(outcome: Outcome, window: Window) -> Columns:
 
 
 def deal_steps(outcome: Outcome, window: Window, costs: ServedCosts) -> Dealt:
-    """Take what the ranks worked on; prompts of one rank and step are taken for chunks of one."""
+    """Take what the ranks worked on: no request in a dummy batch; prompts of a rank and step are chunks of one."""
     ranks = take_ranks(outcome, window)
     graph = outcome.steps["graph"][np.isin(outcome.steps["step"], ranks["step"])] == 1
     tokens = ranks["prompt_tokens"]
     before = np.maximum(ranks["prompt_pairs"] - tokens * (tokens + 1) // 2, 0) // np.maximum(tokens, 1)
     return Dealt(
-        decode_requests=ranks["decode_rows"],
+        decode_requests=np.where(ranks["running"] > 0, ranks["decode_rows"], 0),
         decode_tokens=ranks["kv_tokens"],
         read_tokens=costs.count_read(ranks["kv_tokens"], ranks["decode_rows"]),
         prompt_requests=-(-tokens // CHUNK_TOKENS),
@@ -56,20 +56,21 @@ def deal_steps(outcome: Outcome, window: Window, costs: ServedCosts) -> Dealt:
     )
 
 
-def build_world(dealt: Dealt, names: Names, seed: int = 1) -> World:
+def build_world(scenario: Scenario, dealt: Dealt) -> World:
     """Build the kernel-level world that plays these batches."""
     steps, ranks = dealt.decode_requests.shape
     return World(
-        seed=seed,
+        seed=1,
         physics="roofline",
-        model="deepseek-v3",
-        chip="h200",
+        model=scenario.model,
+        chip=scenario.chip,
         ranks=ranks,
         steps=steps,
         layers=LAYERS,
-        names=names,
+        names=scenario.engine,
         lean=True,
         dealt=dealt,
+        faults=scenario.faults,
     )
 
 
@@ -81,7 +82,9 @@ def trace_scenario(scenario: Scenario) -> tuple[World, Facts]:
     """
     deployment = scenario.deploy(False)
     dealt = deal_steps(deployment.serve(), scenario.window, deployment.costs)
-    world = build_world(dealt, scenario.engine)
+    world = build_world(scenario, dealt)
+    if scenario.faults:
+        return world, learn_facts(Case(scenario.name, world), world)
     return world, tell_facts(scenario.name, world, scenario.trace)
 
 

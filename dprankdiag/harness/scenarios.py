@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dprankdiag.harness import scenario_loads
+from dprankdiag.harness import scenario_loads, scenario_queues, scenario_steps
 from dprankdiag.harness.scenario import Scenario
 
 _ALL = (
@@ -10,6 +10,15 @@ _ALL = (
     scenario_loads.BUSY_RANK,
     scenario_loads.BURST,
     scenario_loads.PREFILL,
+    scenario_queues.CACHED,
+    scenario_queues.STARVED,
+    scenario_queues.ROOMS,
+    scenario_queues.PREALLOC,
+    scenario_queues.THRASH,
+    scenario_steps.GRAPHS,
+    scenario_steps.TAIL,
+    scenario_steps.EXPERTS,
+    scenario_steps.EVEN,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 

@@ -28,6 +28,7 @@ class ServedCosts:
         pair_fs: for each pair of a prompt, in fs.
         expert_ns: work behind the gather at no rows.
         shared_row_ps: for each row of all ranks behind it.
+        hottest_ratio: rows of the busiest GPU's experts over the mean; each layer lasts as long as on that GPU.
         transfer_ns: gather and scatter.
         eager_ns: launches that no graph saves.
         host_ns: of the whole step.
@@ -43,6 +44,7 @@ class ServedCosts:
     pair_fs: int = 20_000
     expert_ns: int = 60_000
     shared_row_ps: int = 20_000
+    hottest_ratio: float = 1.0
     transfer_ns: int = 20_000
     eager_ns: int = 60_000
     host_ns: int = 300_000
@@ -59,7 +61,8 @@ class ServedCosts:
             + work.prompt_pairs * self.pair_fs // PS_PER_NS
         )
         own_ns = np.where(rows > 0, self.attention_ns, 0) + own_ps // PS_PER_NS
-        shared_ns = self.expert_ns + int(work.rows.sum()) * self.shared_row_ps // PS_PER_NS
+        shared_rows = round(int(work.rows.sum()) * self.hottest_ratio)
+        shared_ns = self.expert_ns + shared_rows * self.shared_row_ps // PS_PER_NS
         for rank, factor in self.slow:
             own_ns[rank] = round(int(own_ns[rank]) * factor)
         common_ns = self.layers * (self.transfer_ns + (0 if work.graph else self.eager_ns)) + self.host_ns

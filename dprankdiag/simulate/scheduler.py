@@ -137,9 +137,8 @@ class SglangRank(PooledRank):
 
     def expect_tokens(self, job: Job) -> int:
         """Expect what a job will still generate: what its client allows, cut off."""
-        asked = self.rules.asked_tokens
-        allowed = job.request.output_tokens if asked is None else min(asked, self.rules.clip_tokens)
-        return max(allowed, job.request.output_tokens) - job.generated
+        allowed = max(self.rules.asked_tokens or 0, job.request.output_tokens)
+        return min(allowed - job.generated, self.rules.clip_tokens)
 
     def make_room(self, tokens: int) -> None:
         """Retract requests until those that stay can write so many tokens each."""
