@@ -73,20 +73,23 @@ class VllmFrontEnd:
         self._clients = clients
         self._rotates = score != "four_waiting_fixed"
         self._score = score_kv if score == "kv" else score_four_waiting
+        self._scores = [0.0] * n_engines
 
     def take(self, counts: Sequence[Counts]) -> None:
         """Take published counts; what it counted itself since the last ones is forgotten."""
         self.counts = list(counts)
+        for engine in range(len(counts)):
+            self._rate(engine)
 
     def choose(self) -> int:
         """Choose an engine: the scan begins one further at each choice, and the first of equals wins."""
-        clients = self._clients
-        scores = [self._score(*counts, clients * own) for counts, own in zip(self.counts, self.inflight, strict=True)]
+        scores = self._scores
         least = min(scores)
         best = scores.index(least, self.start) if least in scores[self.start :] else scores.index(least)
         waiting, running, kv_ratio = self.counts[best]
-        self.counts[best] = (waiting + clients, running, kv_ratio)
+        self.counts[best] = (waiting + self._clients, running, kv_ratio)
         self.inflight[best] += 1
+        self._rate(best)
         if self._rotates:
             self.start = (self.start + 1) % len(scores)
         return best
@@ -100,7 +103,17 @@ class VllmFrontEnd:
         if not 0 <= engine < len(self.counts):
             raise UsageError(f"engine {engine} is demanded of a front end that sees {len(self.counts)}")
         self.inflight[engine] += 1
+        self._rate(engine)
         return engine
+
+    def finish(self, engine: int) -> None:
+        """Take that one of its requests has ended on an engine."""
+        self.inflight[engine] -= 1
+        self._rate(engine)
+
+    def _rate(self, engine: int) -> None:
+        waiting, running, kv_ratio = self.counts[engine]
+        self._scores[engine] = self._score(waiting, running, kv_ratio, self._clients * self.inflight[engine])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +225,7 @@ class VllmRouter:
         """Take that a request has ended: its front end has one less in flight there."""
         door = self._took.pop(request.number, None)
         if door is not None:
-            self.front_ends[door].inflight[rank % self._local] -= 1
+            self.front_ends[door].finish(rank % self._local)
 
     def believed(self) -> list[Load | None]:
         """Give what the front end that chose last believes; none of engines it does not see or that never reported.
