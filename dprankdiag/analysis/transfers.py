@@ -50,7 +50,7 @@ def find_transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShi
     usual = np.empty_like(total)
     for grid_id in range(len(seen.grids)):
         mine = seen.grid_of == grid_id
-        usual[mine] = np.median(total[mine])
+        usual[mine] = _find_usual(total[mine], LEAST_SHARE * step_ns)
     # Where transfers take next to nothing, or less by the clocks, small changes are no multiples.
     base = np.maximum(usual, LEAST_SHARE * step_ns)
     ratio = 1.0 + (total - usual) / base
@@ -76,6 +76,16 @@ def find_transfer_shifts(seen: Observations, step_ns: float) -> list[TransferShi
     if events.sum() >= 2:
         shifts.append(TransferShift(events, float(np.median(ratio[events])), True, int((~events).sum())))
     return shifts
+
+
+def _find_usual(total_ns: FloatArray, least_ns: float) -> float:
+    """Find what transfers usually take in the steps of one kind: their lowest lasting level.
+
+    Not their median: a kind of which most steps fall into the trouble would hide it, and with it the same trouble of
+    other kinds in between.
+    """
+    edges = [0, *find_changes(total_ns, least=least_ns), len(total_ns)]
+    return min((float(np.median(total_ns[first:stop])) for first, stop in pairwise(edges) if stop > first), default=0.0)
 
 
 def _find_run(seen: Observations, total_ns: FloatArray, step_ns: float) -> TransferShift | None:

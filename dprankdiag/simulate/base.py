@@ -44,6 +44,8 @@ class Request:
         pinned_rank: the rank it demands (`routed_dp_rank`, `X-data-parallel-rank`), or none.
         bootstrap_room: the room of a prefill and its decode, or none.
         probe: a health check.
+        output_key: names the output's tokens but the last, whose KV no step computes; a later prompt may hold them as a
+            part. None if no prompt ever will.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Request:
     pinned_rank: int | None = None
     bootstrap_room: int | None = None
     probe: bool = False
+    output_key: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -113,6 +116,8 @@ class StepWork:
         rows: after padding, as the part behind the gather computes them.
         graph: all ranks replay a captured graph.
         split: two halves of the batch overlap on all ranks.
+        padded: every rank computes the rows of the busiest behind the gather.
+        low_latency: tokens go to the experts by the exchange made for few rows.
     """
 
     mode: tuple[Mode, ...]
@@ -124,6 +129,8 @@ class StepWork:
     rows: IntArray
     graph: bool
     split: bool
+    padded: bool = False
+    low_latency: bool = False
 
 
 @dataclass(frozen=True, slots=True)

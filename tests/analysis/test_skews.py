@@ -272,6 +272,31 @@ def test_a_kind_of_step_whose_transfers_take_nothing_makes_those_of_another_no_l
     assert find_transfer_shifts(seen, seen.median_step_ns) == []
 
 
+def test_a_kind_of_step_that_falls_mostly_into_the_trouble_does_not_hide_it() -> None:
+    """Batches about the border of a graph's size run now as one kind and now as the other."""
+    steps = 90
+    long = np.isin(np.arange(steps), range(30, 70))
+    second = np.isin(np.arange(steps), [*range(5, 12), *range(34, 64, 2), *range(40, 56)])
+    transfer = np.where(long, 200_000, 30_000)[:, None, None] + np.random.default_rng(0).integers(
+        -300, 300, (steps, 6, 1)
+    )
+    parts = draw_components(steps)
+    start = np.arange(steps) * 10_000_000
+    grids = [
+        replace(
+            run_grid({name: values[mine] for name, values in parts.items()}, transfer=transfer[mine], kind=kind),
+            start_ns=start[mine],
+            end_ns=start[mine] + 1,
+            number=np.flatnonzero(mine),
+        )
+        for kind, mine in (("decode", ~second), ("verify", second))
+    ]
+    assert long[second].mean() > 0.5
+    seen = observe_grids(grids)
+    (found,) = find_transfer_shifts(seen, 1_000_000)
+    assert np.array_equal(found.steps, long)
+
+
 def test_transfers_longer_while_experts_are_hot_follow_the_tokens() -> None:
     factor = np.ones((N, 6, 8))
     factor[30:, [1, 3, 5], [2, 6, 4]] = 2.5
