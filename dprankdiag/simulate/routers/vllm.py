@@ -190,8 +190,8 @@ class VllmRouter:
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take what the engines show; they report it only where running or waiting has changed.
 
-        So the KV use that front ends know of an engine stands still while its counts do. Loads with the same
-        stamp belong to one step.
+        So the KV use that front ends know of an engine stands still while its counts do. Loads that name no step are
+        taken to be of one step where their stamps are equal.
         """
         self._advance(now_ns)
         if self._layout.silent or self._layout.is_external:
@@ -202,7 +202,8 @@ class VllmRouter:
                 continue
             self._reported[engine] = load
             counts = (load.waiting, load.running, share_kv(load))
-            self.coordinator.report(now_ns, engine, counts, step=load.stamp_ns)
+            step = load.stamp_ns if load.step is None else load.step
+            self.coordinator.report(now_ns, engine, counts, step=step, stamp_ns=load.stamp_ns)
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the engine of a request, at the front end that it reaches.
@@ -262,9 +263,9 @@ class VllmRouter:
     def _deliver(self, message: Published) -> None:
         if self._log.keeps:
             self.published.append(message)
-        if message.counts is None or message.steps is None:
+        if message.counts is None or message.stamps_ns is None:
             return
-        self._stamps = message.steps
+        self._stamps = message.stamps_ns
         for door, front_end in enumerate(self.front_ends):
             first = door // self._layout.clients * self._local
             front_end.take(message.counts[first : first + self._local])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,20 @@ def test_front_ends_that_do_not_know_of_each_other_send_a_burst_the_same_way() -
 
     assert first_picks(8) == [3] * 8
     assert Counter(first_picks(1))[3] == 4
+
+
+def test_a_request_that_comes_within_a_step_does_not_complete_it() -> None:
+    # Both engines report step 1; then a request reaches engine 0 before step 2. Its report names step 1, so all wait.
+    router = VllmRouter(Layout(2))
+    step_1 = [replace(show(3, stamp=10 * MS), step=1), replace(show(4, stamp=10 * MS), step=1)]
+    router.observe(10 * MS, step_1)
+    router.observe(20 * MS, [replace(show(3, 1, stamp=20 * MS), step=1), step_1[1]])
+    assert router.coordinator.due_ns == 70 * MS
+    router.observe(40 * MS, [replace(show(4, stamp=40 * MS), step=2), step_1[1]])
+    router.place(41 * MS, ask())
+    (message,) = router.published
+    assert message.counts == ((1, 3, 0.0), (0, 4, 0.0))
+    assert message.stamps_ns == (20 * MS, 10 * MS)
 
 
 def test_a_hybrid_front_end_sees_and_chooses_engines_of_its_node_alone() -> None:
