@@ -1,11 +1,10 @@
-"""Choose workers as gateways in front of whole engines do: in turn, by two random ones, or by what they have cached.
+"""Choose workers as gateways in front of whole engines do: in turn, of two random ones, or by what they have cached.
 
 A gateway knows what it has sent and what has come back; engines do not tell it their load. Its ranks are workers: the
 ports of engines, or the ranks of one if it routes to them by name.
 
-Source: SGLang model gateway, policies `round_robin`, `power_of_two` and `cache_aware` with their published defaults
-(`cache_threshold` 0.5, `balance_abs_threshold` 32, `balance_rel_threshold` 1.0001, tree of 2**24); other releases have
-other defaults.
+Source: SGLang model gateway, policies `round_robin`, `power_of_two`, `cache_aware` and `prefix_hash`, with the defaults
+of its command line.
 """
 
 from __future__ import annotations
@@ -18,10 +17,14 @@ from typing import Literal
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
 from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
-from dprankdiag.simulate.routers.prefixes import MAX_TOKENS, Prefixes, PrefixMemory, name_prefixes
+from dprankdiag.simulate.routers.prefixes import Prefixes, PrefixMemory, name_beginning, name_prefixes
 from dprankdiag.simulate.routers.sglang import count_requests
 
-GatewayPolicy = Literal["round_robin", "power_of_two", "cache_aware"]
+GatewayPolicy = Literal["round_robin", "power_of_two", "cache_aware", "prefix_hash"]
+
+HASHED_TOKENS = 256
+OVERLOADED_RATIO = 1.25
+"""A worker is passed over that has more requests than this times the mean (`--prefix-hash-load-factor`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,15 @@ class CacheAware:
         max_tokens: remembered of each worker.
     """
 
-    cache_ratio: float = 0.5
-    unbalanced_requests: int = 32
-    unbalanced_ratio: float = 1.0001
-    max_tokens: int = MAX_TOKENS
+    cache_ratio: float = 0.3
+    unbalanced_requests: int = 64
+    unbalanced_ratio: float = 1.5
+    max_tokens: int = 2**26
 
 
 DEFAULT_CACHE = CacheAware()
+EARLIER_CACHE = CacheAware(0.5, 32, 1.0001, 2**24)
+"""What the gateway began with, when it was called a router."""
 
 
 class Gateway:
@@ -118,6 +123,8 @@ class Gateway:
             return (self._turn - 1) % n_workers
         if self._policy == "power_of_two":
             return self._choose_of_two()
+        if self._policy == "prefix_hash":
+            return self._choose_hashed(request)
         return self._choose_cached(prefixes)
 
     def _choose_of_two(self) -> int:
@@ -140,3 +147,15 @@ class Gateway:
         if longest <= rule.cache_ratio * sum([tokens for _, tokens in prefixes]):
             return self.inflight.index(least)
         return matches.index(longest)
+
+    def _choose_hashed(self, request: Request) -> int:
+        """Take the worker of the prompt's beginning, or the least loaded if that one is overloaded.
+
+        The gateway hashes onto a ring, so that workers may come and go; here they stay, and a remainder does as well.
+        """
+        worker = name_beginning(request, HASHED_TOKENS) % len(self.inflight)
+        bound = OVERLOADED_RATIO * sum(self.inflight) / len(self.inflight)
+        least = min(self.inflight)
+        if self.inflight[worker] <= bound or least > bound:
+            return worker
+        return self.inflight.index(least)

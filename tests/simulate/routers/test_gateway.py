@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Part
 from dprankdiag.simulate.decisions import judge_decisions
-from dprankdiag.simulate.routers.gateway import CacheAware, Gateway
+from dprankdiag.simulate.routers.gateway import EARLIER_CACHE, CacheAware, Gateway
 from dprankdiag.simulate.routers.prefixes import PrefixMemory, name_prefixes
 from tests.simulate.routers.builders import ask, show
 
@@ -47,10 +47,40 @@ def test_a_prompt_goes_where_its_beginning_was_seen() -> None:
     assert gateway.place(0, ask(3, parts=(Part(3, 500), SYSTEM))) == 2
 
 
-def test_a_beginning_that_is_half_the_prompt_or_less_does_not_count() -> None:
-    gateway = Gateway(2, "cache_aware")
-    assert gateway.place(0, ask(0, parts=(SYSTEM,))) == 0
-    assert gateway.place(0, ask(1, parts=(SYSTEM, Part(12, 900)))) == 1
+def test_a_beginning_that_is_too_little_of_the_prompt_does_not_count() -> None:
+    # Half of the second prompt has been seen: enough by today's default, not by the earlier one.
+    def place(cache: CacheAware) -> int:
+        gateway = Gateway(2, "cache_aware", cache=cache)
+        assert gateway.place(0, ask(0, parts=(SYSTEM,))) == 0
+        return gateway.place(0, ask(1, parts=(SYSTEM, Part(12, 900))))
+
+    assert place(CacheAware()) == 0
+    assert place(EARLIER_CACHE) == 1
+
+
+def test_prompts_that_begin_alike_share_a_worker_until_it_is_overloaded() -> None:
+    # The first 256 tokens count, wherever parts end. One prefix alone would fill one of four workers: it is passed over
+    # when it has more than 1.25 times the mean, so it never gets far from its share.
+    gateway = Gateway(4, "prefix_hash")
+    home = gateway.place(0, ask(0, parts=(Part(1, 200), Part(2, 100))))
+    gateway.release(0, ask(0), home)
+    assert gateway.place(0, ask(1, parts=(Part(1, 200), Part(2, 56), Part(3, 10)))) == home
+    gateway.release(0, ask(1), home)
+    for number in range(2, 402):
+        gateway.place(0, ask(number, parts=(Part(1, 200), Part(2, 100), Part(number, 50))))
+    assert gateway.inflight[home] == max(gateway.inflight)
+    assert 100 < max(gateway.inflight) <= 126
+
+
+def test_different_beginnings_are_spread_over_workers() -> None:
+    gateway = Gateway(4, "prefix_hash")
+    for number in range(400):
+        worker = gateway.place(0, ask(number, parts=(Part(number, 300),)))
+        gateway.release(0, ask(number), worker)
+    homes = Counter(decision.rank for decision in gateway.decisions)
+    # 100 each with a deviation of 8.7.
+    assert all(65 <= count <= 135 for count in homes.values())
+    assert len(homes) == 4
 
 
 def test_the_cache_is_preferred_until_loads_are_too_uneven() -> None:
