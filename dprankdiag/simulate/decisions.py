@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from dprankdiag.simulate.base import Load, Request
+from dprankdiag.simulate.base import Load, Request, Router
 
 Reason = Literal["policy", "pinned", "probe"]
 
@@ -61,6 +61,18 @@ class DecisionLog:
     def read(self) -> list[Decision]:
         """Give all decisions in order."""
         return [Decision(*row) for row in self._rows]
+
+
+class AccountableRouter(Router, Protocol):
+    """A router that can be judged afterwards, as all in `simulate.routers`."""
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+
+    @property
+    def measure(self) -> Measure | None:
+        """Give what its policy compares of loads; none where it looks at none."""
 
 
 @dataclass(frozen=True, slots=True)

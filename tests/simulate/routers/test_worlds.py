@@ -8,22 +8,22 @@ from random import Random
 import numpy as np
 import pytest
 
-from dprankdiag.simulate.base import Load, Request, Router
-from dprankdiag.simulate.decisions import judge_decisions
+from dprankdiag.simulate.base import Load, Request
+from dprankdiag.simulate.decisions import AccountableRouter, judge_decisions, summarize_errors
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.routers.gateway import Gateway
 from dprankdiag.simulate.routers.ours import RemainingPairs, UncachedTokens
 from dprankdiag.simulate.routers.sglang import SglangController, worst_age_ns
 from dprankdiag.simulate.routers.sglang_older import MinimumTokens, ShortestQueue
 from dprankdiag.simulate.routers.vllm import Layout, VllmRouter
-from dprankdiag.simulate.workers import VLLM_PUBLISHING, Worker
+from dprankdiag.simulate.workers import SGLANG_PUBLISHING, VLLM_PUBLISHING, Worker
 from dprankdiag.simulate.world_tables import Outcome
 from tests.simulate.routers.builders import MS
 from tests.simulate.worlds import ROOMY, PlainCosts, ask
 
 RANKS = 4
 
-ROUTERS: dict[str, Callable[[], Router]] = {
+ROUTERS: dict[str, Callable[[], AccountableRouter]] = {
     "round_robin": lambda: SglangController(RANKS),
     "total_requests": lambda: SglangController(RANKS, "total_requests"),
     "total_tokens": lambda: SglangController(RANKS, "total_tokens"),
@@ -46,10 +46,9 @@ def make_requests(count: int = 120) -> list[Request]:
     ]
 
 
-def run_world(router: Router, requests: Sequence[Request]) -> Outcome:
-    vllm = isinstance(router, VllmRouter)
-    rest = {"publishing": VLLM_PUBLISHING} if vllm else {}
-    return serve(requests, [Worker((ROOMY,) * RANKS, router, PlainCosts(), **rest)])
+def run_world(router: AccountableRouter, requests: Sequence[Request]) -> Outcome:
+    publishing = VLLM_PUBLISHING if isinstance(router, VllmRouter) else SGLANG_PUBLISHING
+    return serve(requests, [Worker((ROOMY,) * RANKS, router, PlainCosts(), publishing=publishing)])
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -58,10 +57,21 @@ def test_all_requests_are_served_the_same_way_each_time(name: str) -> None:
     router = ROUTERS[name]()
     outcome, again = run_world(router, requests), run_world(ROUTERS[name](), requests)
     assert outcome.requests["rank"].tolist() == again.requests["rank"].tolist()
-    chosen = [decision.rank for decision in router.decisions]  # type: ignore[attr-defined]
+    chosen = [decision.rank for decision in router.decisions]
     assert sorted(zip(outcome.decisions["request"].tolist(), outcome.decisions["rank"].tolist(), strict=True)) == list(
         enumerate(chosen)
     )
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_router_can_be_judged_afterwards(name: str) -> None:
+    router = ROUTERS[name]()
+    outcome = run_world(router, make_requests())
+    errors = judge_decisions(name, router.decisions, true_loads(outcome), router.measure)
+    summary = summarize_errors(name, errors)
+    assert summary.decisions == len(outcome.requests["request"])
+    assert (summary.judged > 0) is (router.measure is not None)
+    assert all(age >= 0 for error in errors for age in error.age_ns if age is not None)
 
 
 def true_loads(outcome: Outcome) -> list[list[Load | None]]:
