@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Part
 from dprankdiag.simulate.decisions import judge_decisions
-from dprankdiag.simulate.routers.gateway import EARLIER_CACHE, CacheAware, Gateway
+from dprankdiag.simulate.routers.gateway import EARLIER_CACHE, POLL_NS, CacheAware, Gateway
 from dprankdiag.simulate.routers.prefixes import PrefixMemory, name_prefixes
-from tests.simulate.routers.builders import ask, show
+from tests.simulate.routers.builders import MS, ask, show
 
 SYSTEM = Part(1, 900)
 
@@ -32,6 +32,29 @@ def test_two_random_choices_spread_better_than_one() -> None:
     gateway = Gateway(20, "power_of_two", seed=3)
     picks = Counter(gateway.place(0, ask(number)) for number in range(2_000))
     assert max(picks.values()) <= 104
+
+
+def test_polled_loads_take_the_place_of_its_own_counts_until_the_next_poll() -> None:
+    # Of two workers, one shows 900 tokens and the other 1,000: for ten seconds every request goes to the first.
+    gateway = Gateway(2, "power_of_two", poll_ns=POLL_NS)
+    gateway.observe(0, [show(total=900, stamp=0), show(total=1_000, stamp=0)])
+    for number in range(50):
+        now_ns = number * 100 * MS
+        gateway.observe(now_ns, [show(total=90_000, stamp=now_ns), show(total=0, stamp=now_ns)])
+        assert gateway.place(now_ns, ask(number)) == 0
+    gateway.observe(POLL_NS, [show(total=90_000, stamp=POLL_NS), show(total=0, stamp=POLL_NS)])
+    assert gateway.place(POLL_NS, ask(50)) == 1
+    last = judge_decisions("gateway", gateway.decisions[49:50], [[show(total=90_000), show()]], gateway.measure)[0]
+    assert last.age_ns == (4_900 * MS, 4_900 * MS)
+    assert (last.tokens_error, last.better_rank, last.regret) == ((-89_100, 1_000), 1, 90_000.0)
+
+
+def test_workers_that_do_not_answer_are_judged_by_its_own_counts() -> None:
+    gateway = Gateway(2, "power_of_two", poll_ns=POLL_NS)
+    gateway.observe(0, [None, None])
+    picks = Counter(gateway.place(number, ask(number)) for number in range(40))
+    assert picks == {0: 20, 1: 20}
+    assert gateway.decisions[2].requests == (1, 1)
 
 
 def test_a_single_worker_is_no_choice() -> None:

@@ -34,6 +34,7 @@ ROUTERS: dict[str, Callable[[], AccountableRouter]] = {
     "uncached": lambda: UncachedTokens(RANKS),
     "pairs": lambda: RemainingPairs(RANKS, step_ns=2 * MS, guess_output=lambda request: 30.0),
     "two choices": lambda: Gateway(RANKS, "power_of_two"),
+    "two choices, polled": lambda: Gateway(RANKS, "power_of_two", poll_ns=50 * MS),
     "prefix hash": lambda: Gateway(RANKS, "prefix_hash"),
     "cache aware": lambda: Gateway(RANKS, "cache_aware"),
 }
