@@ -103,7 +103,8 @@ def test_a_hot_group_stays_hot_on_its_node() -> None:
 
 def test_packing_alone_cannot_split_a_hot_expert() -> None:
     # One expert has 3,000 of 8,000 tokens, the others 79 each: without a copy its GPU of eight has 3,000 + 7 × 79
-    # against a mean of 1,000. All eight redundant slots go to it: nine of 333, so one GPU has two, 667 + 7 × 79 = 1,222.
+    # against a mean of 1,000. All eight redundant slots go to it: nine of 333, so one GPU has two of them, and with
+    # 7 × 79 it has 1,222.
     tokens = np.full((1, 64), 5_000 / 63)
     tokens[0, 10] = 3_000
     packed = place_experts(tokens, 64, 8)

@@ -1,11 +1,12 @@
-"""Choose workers as gateways in front of whole engines do: in turn, by two random ones, or by what they have cached.
+"""Choose workers as gateways in front of whole engines do: in turn, of two random ones, or by what they have cached.
 
-A gateway knows what it has sent and what has come back; engines do not tell it their load. Its ranks are workers: the
-ports of engines, or the ranks of one if it routes to them by name.
+A gateway knows what it has sent and what has come back. If it polls the workers' load for `power_of_two`, every ten
+seconds, that takes the place of its own counts, and nothing that it sends is counted until the next poll; workers that
+do not answer (SGLang since 0.5.21 to a gateway that asks for `/get_load`) are judged by its own counts. Its ranks are
+workers: the ports of engines, or the ranks of one if it routes to them by name.
 
-Source: SGLang model gateway, policies `round_robin`, `power_of_two` and `cache_aware` with their published defaults
-(`cache_threshold` 0.5, `balance_abs_threshold` 32, `balance_rel_threshold` 1.0001, tree of 2**24); other releases have
-other defaults.
+Source: SGLang model gateway, policies `round_robin`, `power_of_two`, `cache_aware` and `prefix_hash`, with the defaults
+of its command line.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from typing import Literal
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
 from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
-from dprankdiag.simulate.routers.prefixes import MAX_TOKENS, Prefixes, PrefixMemory, name_prefixes
+from dprankdiag.simulate.routers.prefixes import Prefixes, PrefixMemory, name_beginning, name_prefixes
 from dprankdiag.simulate.routers.sglang import count_requests
 
-GatewayPolicy = Literal["round_robin", "power_of_two", "cache_aware"]
+GatewayPolicy = Literal["round_robin", "power_of_two", "cache_aware", "prefix_hash"]
+
+HASHED_TOKENS = 256
+POLL_NS = 10_000_000_000
+"""Between two looks at the workers' load (`--load-monitor-interval`)."""
+OVERLOADED_RATIO = 1.25
+"""A worker is passed over that has more requests than this times the mean (`--prefix-hash-load-factor`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +42,15 @@ class CacheAware:
         max_tokens: remembered of each worker.
     """
 
-    cache_ratio: float = 0.5
-    unbalanced_requests: int = 32
-    unbalanced_ratio: float = 1.0001
-    max_tokens: int = MAX_TOKENS
+    cache_ratio: float = 0.3
+    unbalanced_requests: int = 64
+    unbalanced_ratio: float = 1.5
+    max_tokens: int = 2**26
 
 
 DEFAULT_CACHE = CacheAware()
+EARLIER_CACHE = CacheAware(0.5, 32, 1.0001, 2**24)
+"""What the gateway began with, when it was called a router."""
 
 
 class Gateway:
@@ -57,12 +66,15 @@ class Gateway:
         policy: GatewayPolicy,
         *,
         cache: CacheAware = DEFAULT_CACHE,
+        poll_ns: int | None = None,
         seed: int = 0,
         keep: bool = True,
     ) -> None:
         self.inflight = [0] * n_workers
         self._log = DecisionLog(keep)
-        self._ageless = (None,) * n_workers
+        self._poll_ns = poll_ns if policy == "power_of_two" else None
+        self._polled: list[Load | None] = [None] * n_workers
+        self._polled_ns: int | None = None
         self._policy = policy
         self._cache = cache
         self._random = Random(seed)
@@ -77,10 +89,17 @@ class Gateway:
     @property
     def measure(self) -> Measure | None:
         """Give what the policy compares of loads; none where it looks at none."""
-        return None if self._policy == "round_robin" else count_requests
+        if self._policy == "round_robin":
+            return None
+        return count_requests if self._poll_ns is None else (lambda load: (load.total_tokens,))
 
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
-        """Do nothing: a gateway believes what it counts itself."""
+        """Take the workers' loads if a poll is due."""
+        if self._poll_ns is None:
+            return
+        if self._polled_ns is None or now_ns - self._polled_ns >= self._poll_ns:
+            self._polled = list(loads)
+            self._polled_ns = now_ns
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the worker of a request.
@@ -92,8 +111,7 @@ class Gateway:
         prefixes = name_prefixes(request) if self._memories else []
         worker = self._choose(request, prefixes)
         if self._log.keeps:
-            requests = None if self._policy == "round_robin" else tuple(self.inflight)
-            self._log.note(now_ns, request, worker, reason, requests, None, self._ageless)
+            self._note(now_ns, request, worker, reason)
         self.inflight[worker] += 1
         if self._memories:
             self._memories[worker].insert(prefixes)
@@ -104,8 +122,8 @@ class Gateway:
         self.inflight[rank] -= 1
 
     def believed(self) -> list[Load | None]:
-        """Give nothing: a gateway knows of no worker what a rank would show of itself; see `inflight`."""
-        return [None] * len(self.inflight)
+        """Give what was polled of each worker; none where nothing is, for its own counts are no load of a rank."""
+        return list(self._polled)
 
     def _choose(self, request: Request, prefixes: Prefixes) -> int:
         n_workers = len(self.inflight)
@@ -118,6 +136,8 @@ class Gateway:
             return (self._turn - 1) % n_workers
         if self._policy == "power_of_two":
             return self._choose_of_two()
+        if self._policy == "prefix_hash":
+            return self._choose_hashed(request)
         return self._choose_cached(prefixes)
 
     def _choose_of_two(self) -> int:
@@ -127,7 +147,12 @@ class Gateway:
             return 0
         one = self._random.randrange(n_workers)
         other = (one + 1 + self._random.randrange(n_workers - 1)) % n_workers
-        return one if self.inflight[one] <= self.inflight[other] else other
+        return one if self._weigh(one) <= self._weigh(other) else other
+
+    def _weigh(self, worker: int) -> int:
+        """Give a worker's polled tokens, or its requests in flight if it did not answer."""
+        polled = self._polled[worker]
+        return self.inflight[worker] if polled is None else polled.total_tokens
 
     def _choose_cached(self, prefixes: Prefixes) -> int:
         """Take who knows most of the prompt, or the least loaded if loads are too uneven or nobody knows it."""
@@ -140,3 +165,26 @@ class Gateway:
         if longest <= rule.cache_ratio * sum([tokens for _, tokens in prefixes]):
             return self.inflight.index(least)
         return matches.index(longest)
+
+    def _choose_hashed(self, request: Request) -> int:
+        """Take the worker of the prompt's beginning, or the least loaded if that one is overloaded.
+
+        The gateway hashes onto a ring, so that workers may come and go; here they stay, and a remainder does as well.
+        """
+        worker = name_beginning(request, HASHED_TOKENS) % len(self.inflight)
+        bound = OVERLOADED_RATIO * sum(self.inflight) / len(self.inflight)
+        least = min(self.inflight)
+        if self.inflight[worker] <= bound or least > bound:
+            return worker
+        return self.inflight.index(least)
+
+    def _note(self, now_ns: int, request: Request, worker: int, reason: Reason) -> None:
+        polled = self._polled
+        tokens = tuple([None if load is None else load.total_tokens for load in polled])
+        stamps = tuple([None if load is None else load.stamp_ns for load in polled])
+        if self._policy == "round_robin":
+            self._log.note(now_ns, request, worker, reason, None, None, stamps)
+        elif any(load is not None for load in polled):
+            self._log.note(now_ns, request, worker, reason, None, tokens, stamps)
+        else:
+            self._log.note(now_ns, request, worker, reason, tuple(self.inflight), None, stamps)

@@ -123,6 +123,11 @@ class RemainingPairs:
         """Give the decisions in order; none are there unless they are kept."""
         return self._log.read()
 
+    @property
+    def measure(self) -> None:
+        """Give nothing: what it compares cannot be told from a load."""
+        return None
+
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Do nothing: it knows what it sent and what was released."""
 

@@ -55,3 +55,14 @@ def name_prefixes(request: Request) -> Prefixes:
         place = hash((place, part.key, part.tokens))
         named.append((place, part.tokens))
     return named
+
+
+def name_beginning(request: Request, n_tokens: int) -> int:
+    """Name the first tokens of a prompt; prompts that begin alike have equal names."""
+    place, left = 0, n_tokens
+    for part in request.parts:
+        place = hash((place, part.key, min(part.tokens, left)))
+        left -= part.tokens
+        if left <= 0:
+            break
+    return place

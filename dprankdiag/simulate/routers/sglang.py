@@ -51,13 +51,14 @@ REFRESH_EVERY_DISPATCH = Budget(refresh_ns=0, skips_equal_stamps=False)
 """No release: what the throttle and the comparison of stamps are there to prevent. A pick is forgotten at the next."""
 
 
-def worst_age_ns(publish_ns: int, budget: Budget = SINCE_0_5_13) -> int:
+def worst_age_ns(publish_ns: int, budget: Budget = SINCE_0_5_13, *, burst_ns: int = 0) -> int:
     """Give the greatest age of a belief about a rank that publishes every `publish_ns`, ns.
 
     A snapshot may be read just before its successor is written, and is believed until the first dispatch after the
-    throttle has passed. A rank that publishes every 15 steps of 30 ms is believed for up to 470 ms.
+    throttle has passed. A rank that publishes every 15 steps of 30 ms is believed for up to 470 ms. The requests of one
+    message are placed without reading again, which adds the time that placing them takes.
     """
-    return publish_ns + budget.refresh_ns
+    return publish_ns + budget.refresh_ns + burst_ns
 
 
 def count_requests(load: Load) -> tuple[float, ...]:
@@ -97,7 +98,9 @@ class SglangController:
         self._log = DecisionLog(keep)
         self._budget = budget
         self._active = [rank for rank in range(n_ranks) if active is None or active[rank]]
+        self._looks = self.policy in MEASURES
         self._board: Sequence[Load | None] = [None] * n_ranks
+        self._observed_ns = 0
         self._read: list[Load | None] = [None] * n_ranks
         self._stamps: tuple[int | None, ...] = (None,) * n_ranks
         self._refreshed_ns: int | None = None
@@ -117,6 +120,7 @@ class SglangController:
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take the board of snapshots as it hangs now; it is read at a dispatch."""
         self._board = loads
+        self._observed_ns = now_ns
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the rank of a request and count it.
@@ -125,9 +129,11 @@ class SglangController:
             UsageError: the request demands a rank that does not exist or is not active, brings no room where rooms
                 decide, or there is no active rank.
         """
-        looks = self.policy in MEASURES
-        if looks:
-            self._refresh(now_ns)
+        looks = self._looks
+        if looks and self._is_due(now_ns):
+            self._read, self.requests, self.tokens = self._read_board()
+            self._stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
+            self._refreshed_ns = now_ns
         reason: Reason = "pinned" if request.pinned_rank is not None else "probe" if request.probe else "policy"
         rank = self._choose(request, reason)
         if self._log.keeps:
@@ -141,26 +147,35 @@ class SglangController:
         """Do nothing: the controller learns of ended requests from the snapshots."""
 
     def believed(self) -> list[Load | None]:
-        """Give what was last read of each rank, with the picks since as waiting requests; none for one never read."""
+        """Give what a request would be placed by if one came when the ranks were last observed.
+
+        Picks that are counted appear as waiting requests. None for a rank of which nothing was read, and so for all
+        where the policy looks at no load.
+        """
+        ledger = self._read, self.requests, self.tokens
+        if self._looks and self._is_due(self._observed_ns):
+            ledger = self._read_board()
         return [
             None if read is None else replace(read, waiting=requests - read.running, total_tokens=tokens)
-            for read, requests, tokens in zip(self._read, self.requests, self.tokens, strict=True)
+            for read, requests, tokens in zip(*ledger, strict=True)
         ]
 
-    def _refresh(self, now_ns: int) -> None:
-        if self._refreshed_ns is not None and now_ns - self._refreshed_ns < self._budget.refresh_ns:
-            return
-        self._refreshed_ns = now_ns
+    def _is_due(self, now_ns: int) -> bool:
+        return self._refreshed_ns is None or now_ns - self._refreshed_ns >= self._budget.refresh_ns
+
+    def _read_board(self) -> tuple[list[Load | None], list[int], list[int]]:
+        """Give what is known of each rank, its requests and its tokens, as they are after reading the board."""
+        reads, requests, tokens = list(self._read), list(self.requests), list(self.tokens)
         for rank, load in enumerate(self._board):
             if load is None:
                 continue
-            read = self._read[rank]
+            read = reads[rank]
             if self._budget.skips_equal_stamps and read is not None and load.stamp_ns == read.stamp_ns:
                 continue
-            self._read[rank] = load
-            self.requests[rank] = load.running + load.waiting
-            self.tokens[rank] = load.total_tokens
-        self._stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
+            reads[rank] = load
+            requests[rank] = load.running + load.waiting
+            tokens[rank] = load.total_tokens
+        return reads, requests, tokens
 
     def _choose(self, request: Request, reason: Reason) -> int:
         if request.pinned_rank is not None:

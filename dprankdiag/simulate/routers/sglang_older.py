@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, DecisionLog, Reason
-from dprankdiag.simulate.routers.sglang import Role, take_room
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
+from dprankdiag.simulate.routers.sglang import Role, count_requests, take_room
 
 MINIMUM_TOKENS_STEPS = 40
 """Steps between two writes of a rank's tokens for `minimum_tokens`."""
@@ -42,6 +42,11 @@ class ShortestQueue:
     def decisions(self) -> list[Decision]:
         """Give the decisions in order; none are there unless they are kept."""
         return self._log.read()
+
+    @property
+    def measure(self) -> Measure:
+        """Give what its list is made of."""
+        return count_requests
 
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take a report; what is left of the last list is thrown away where anything is new."""
@@ -124,6 +129,11 @@ class MinimumTokens:
     def decisions(self) -> list[Decision]:
         """Give the decisions in order; none are there unless they are kept."""
         return self._log.read()
+
+    @property
+    def measure(self) -> Measure:
+        """Give what it compares."""
+        return lambda load: (load.total_tokens,)
 
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take what the ranks have written; a rank that wrote nothing new keeps what is counted of it."""

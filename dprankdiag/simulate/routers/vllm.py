@@ -73,20 +73,23 @@ class VllmFrontEnd:
         self._clients = clients
         self._rotates = score != "four_waiting_fixed"
         self._score = score_kv if score == "kv" else score_four_waiting
+        self._scores = [0.0] * n_engines
 
     def take(self, counts: Sequence[Counts]) -> None:
         """Take published counts; what it counted itself since the last ones is forgotten."""
         self.counts = list(counts)
+        for engine in range(len(counts)):
+            self._rate(engine)
 
     def choose(self) -> int:
         """Choose an engine: the scan begins one further at each choice, and the first of equals wins."""
-        clients = self._clients
-        scores = [self._score(*counts, clients * own) for counts, own in zip(self.counts, self.inflight, strict=True)]
+        scores = self._scores
         least = min(scores)
         best = scores.index(least, self.start) if least in scores[self.start :] else scores.index(least)
         waiting, running, kv_ratio = self.counts[best]
-        self.counts[best] = (waiting + clients, running, kv_ratio)
+        self.counts[best] = (waiting + self._clients, running, kv_ratio)
         self.inflight[best] += 1
+        self._rate(best)
         if self._rotates:
             self.start = (self.start + 1) % len(scores)
         return best
@@ -100,7 +103,17 @@ class VllmFrontEnd:
         if not 0 <= engine < len(self.counts):
             raise UsageError(f"engine {engine} is demanded of a front end that sees {len(self.counts)}")
         self.inflight[engine] += 1
+        self._rate(engine)
         return engine
+
+    def finish(self, engine: int) -> None:
+        """Take that one of its requests has ended on an engine."""
+        self.inflight[engine] -= 1
+        self._rate(engine)
+
+    def _rate(self, engine: int) -> None:
+        waiting, running, kv_ratio = self.counts[engine]
+        self._scores[engine] = self._score(waiting, running, kv_ratio, self._clients * self.inflight[engine])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +190,8 @@ class VllmRouter:
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take what the engines show; they report it only where running or waiting has changed.
 
-        So the KV use that front ends know of an engine stands still while its counts do. Loads with the same
-        stamp belong to one step.
+        So the KV use that front ends know of an engine stands still while its counts do. Loads that name no step are
+        taken to be of one step where their stamps are equal.
         """
         self._advance(now_ns)
         if self._layout.silent or self._layout.is_external:
@@ -189,7 +202,8 @@ class VllmRouter:
                 continue
             self._reported[engine] = load
             counts = (load.waiting, load.running, share_kv(load))
-            self.coordinator.report(now_ns, engine, counts, step=load.stamp_ns)
+            step = load.stamp_ns if load.step is None else load.step
+            self.coordinator.report(now_ns, engine, counts, step=step, stamp_ns=load.stamp_ns)
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the engine of a request, at the front end that it reaches.
@@ -212,7 +226,7 @@ class VllmRouter:
         """Take that a request has ended: its front end has one less in flight there."""
         door = self._took.pop(request.number, None)
         if door is not None:
-            self.front_ends[door].inflight[rank % self._local] -= 1
+            self.front_ends[door].finish(rank % self._local)
 
     def believed(self) -> list[Load | None]:
         """Give what the front end that chose last believes; none of engines it does not see or that never reported.
@@ -249,9 +263,9 @@ class VllmRouter:
     def _deliver(self, message: Published) -> None:
         if self._log.keeps:
             self.published.append(message)
-        if message.counts is None or message.steps is None:
+        if message.counts is None or message.stamps_ns is None:
             return
-        self._stamps = message.steps
+        self._stamps = message.stamps_ns
         for door, front_end in enumerate(self.front_ends):
             first = door // self._layout.clients * self._local
             front_end.take(message.counts[first : first + self._local])

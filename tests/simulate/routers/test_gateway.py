@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Part
 from dprankdiag.simulate.decisions import judge_decisions
-from dprankdiag.simulate.routers.gateway import CacheAware, Gateway
+from dprankdiag.simulate.routers.gateway import EARLIER_CACHE, POLL_NS, CacheAware, Gateway
 from dprankdiag.simulate.routers.prefixes import PrefixMemory, name_prefixes
-from tests.simulate.routers.builders import ask, show
+from tests.simulate.routers.builders import MS, ask, show
 
 SYSTEM = Part(1, 900)
 
@@ -34,6 +34,29 @@ def test_two_random_choices_spread_better_than_one() -> None:
     assert max(picks.values()) <= 104
 
 
+def test_polled_loads_take_the_place_of_its_own_counts_until_the_next_poll() -> None:
+    # Of two workers, one shows 900 tokens and the other 1,000: for ten seconds every request goes to the first.
+    gateway = Gateway(2, "power_of_two", poll_ns=POLL_NS)
+    gateway.observe(0, [show(total=900, stamp=0), show(total=1_000, stamp=0)])
+    for number in range(50):
+        now_ns = number * 100 * MS
+        gateway.observe(now_ns, [show(total=90_000, stamp=now_ns), show(total=0, stamp=now_ns)])
+        assert gateway.place(now_ns, ask(number)) == 0
+    gateway.observe(POLL_NS, [show(total=90_000, stamp=POLL_NS), show(total=0, stamp=POLL_NS)])
+    assert gateway.place(POLL_NS, ask(50)) == 1
+    last = judge_decisions("gateway", gateway.decisions[49:50], [[show(total=90_000), show()]], gateway.measure)[0]
+    assert last.age_ns == (4_900 * MS, 4_900 * MS)
+    assert (last.tokens_error, last.better_rank, last.regret) == ((-89_100, 1_000), 1, 90_000.0)
+
+
+def test_workers_that_do_not_answer_are_judged_by_its_own_counts() -> None:
+    gateway = Gateway(2, "power_of_two", poll_ns=POLL_NS)
+    gateway.observe(0, [None, None])
+    picks = Counter(gateway.place(number, ask(number)) for number in range(40))
+    assert picks == {0: 20, 1: 20}
+    assert gateway.decisions[2].requests == (1, 1)
+
+
 def test_a_single_worker_is_no_choice() -> None:
     assert Gateway(1, "power_of_two").place(0, ask()) == 0
 
@@ -47,10 +70,40 @@ def test_a_prompt_goes_where_its_beginning_was_seen() -> None:
     assert gateway.place(0, ask(3, parts=(Part(3, 500), SYSTEM))) == 2
 
 
-def test_a_beginning_that_is_half_the_prompt_or_less_does_not_count() -> None:
-    gateway = Gateway(2, "cache_aware")
-    assert gateway.place(0, ask(0, parts=(SYSTEM,))) == 0
-    assert gateway.place(0, ask(1, parts=(SYSTEM, Part(12, 900)))) == 1
+def test_a_beginning_that_is_too_little_of_the_prompt_does_not_count() -> None:
+    # Half of the second prompt has been seen: enough by today's default, not by the earlier one.
+    def place(cache: CacheAware) -> int:
+        gateway = Gateway(2, "cache_aware", cache=cache)
+        assert gateway.place(0, ask(0, parts=(SYSTEM,))) == 0
+        return gateway.place(0, ask(1, parts=(SYSTEM, Part(12, 900))))
+
+    assert place(CacheAware()) == 0
+    assert place(EARLIER_CACHE) == 1
+
+
+def test_prompts_that_begin_alike_share_a_worker_until_it_is_overloaded() -> None:
+    # The first 256 tokens count, wherever parts end. One prefix alone would fill one of four workers: it is passed over
+    # when it has more than 1.25 times the mean, so it never gets far from its share.
+    gateway = Gateway(4, "prefix_hash")
+    home = gateway.place(0, ask(0, parts=(Part(1, 200), Part(2, 100))))
+    gateway.release(0, ask(0), home)
+    assert gateway.place(0, ask(1, parts=(Part(1, 200), Part(2, 56), Part(3, 10)))) == home
+    gateway.release(0, ask(1), home)
+    for number in range(2, 402):
+        gateway.place(0, ask(number, parts=(Part(1, 200), Part(2, 100), Part(number, 50))))
+    assert gateway.inflight[home] == max(gateway.inflight)
+    assert 100 < max(gateway.inflight) <= 126
+
+
+def test_different_beginnings_are_spread_over_workers() -> None:
+    gateway = Gateway(4, "prefix_hash")
+    for number in range(400):
+        worker = gateway.place(0, ask(number, parts=(Part(number, 300),)))
+        gateway.release(0, ask(number), worker)
+    homes = Counter(decision.rank for decision in gateway.decisions)
+    # 100 each with a deviation of 8.7.
+    assert all(65 <= count <= 135 for count in homes.values())
+    assert len(homes) == 4
 
 
 def test_the_cache_is_preferred_until_loads_are_too_uneven() -> None:

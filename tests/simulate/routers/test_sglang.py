@@ -177,6 +177,19 @@ def test_the_ledger_shows_picks_as_waiting_requests_and_nothing_of_ranks_that_ne
     assert router.believed() == [show(3, 2, 710, stamp=5, used=700), None]
 
 
+def test_the_ledger_shown_is_the_one_that_the_next_request_is_placed_by() -> None:
+    router = SglangController(2, "total_requests")
+    router.observe(0, [show(1, stamp=1), show(2, stamp=1)])
+    assert router.believed() == [show(1, stamp=1), show(2, stamp=1)]
+    router.place(0, ask())
+    router.observe(19 * MS, [show(7, stamp=2), show(8, stamp=2)])
+    assert router.believed() == [show(1, 1, stamp=1), show(2, stamp=1)]
+    router.observe(20 * MS, [show(7, stamp=2), show(8, stamp=2)])
+    assert router.believed() == [show(7, stamp=2), show(8, stamp=2)]
+    # Looking does not count as reading: the throttle still runs from the last dispatch.
+    assert router.requests == [2, 2]
+
+
 @given(
     publish_ms=st.integers(1, 500),
     gaps_ms=st.lists(st.integers(0, 60), min_size=1, max_size=200),
