@@ -285,7 +285,7 @@ def _describe(prompt: Job) -> tuple[int, ...]:
         job.prompt_tokens,
         job.generated,
         ABSENT_NS if prompt.cached_tokens is None else prompt.cached_tokens,
-        job.recomputed_tokens,
+        prompt.recomputed_tokens,
         job.retractions,
         int(job.refused),
     )

@@ -208,8 +208,7 @@ class PooledRank:
         return False
 
     def lose(self, job: Job, held: int) -> None:
-        """Take a job's pages away; what it held is to be computed again."""
+        """Take a job's pages away, which are to be computed again."""
         self.pool.close(job, held)
         job.retractions += 1
-        job.recomputed_tokens += held
         job.computed = 0
