@@ -10,8 +10,8 @@ from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.ranks import Acceptance
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.workers import Publishing, Worker
-from dprankdiag.simulate.world_tables import MODES, Outcome
-from tests.simulate.worlds import ROOMY, PlainCosts, RoundRobin, ask, by_rank, run_one
+from dprankdiag.simulate.world_tables import MODES
+from tests.simulate.worlds import ROOMY, PlainCosts, RoundRobin, ask, by_rank, run_one, same_bytes
 
 
 def test_a_lone_request_takes_a_prompt_step_and_a_step_for_each_further_token() -> None:
@@ -136,15 +136,6 @@ def _list_requests(drawn: list[tuple[int, int, int]]) -> list[Request]:
     ]
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
-    tables = ("steps", "rank_steps", "requests", "decisions", "beliefs", "publishes")
-    return all(
-        left.tobytes() == right.tobytes()
-        for name in tables
-        for left, right in zip(getattr(one, name).values(), getattr(other, name).values(), strict=True)
-    )
-
-
 @settings(max_examples=60, deadline=None)
 @given(_requests, _rules)
 def test_tokens_and_time_are_conserved(drawn: list[tuple[int, int, int]], rules: SglangRules) -> None:
@@ -168,11 +159,24 @@ def test_tokens_and_time_are_conserved(drawn: list[tuple[int, int, int]], rules:
     assert (np.diff(outcome.steps["start_ns"]) >= outcome.steps["total_ns"][:-1]).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(_requests, _rules, st.booleans())
+def test_steps_made_at_once_leave_the_bytes_of_steps_made_one_by_one(
+    drawn: list[tuple[int, int, int]], rules: SglangRules, lockstep: bool
+) -> None:
+    requests = _list_requests(drawn)
+    slow, fast = (
+        serve(requests, [Worker((rules,) * 3, RoundRobin(3), PlainCosts(), lockstep=lockstep)], most_leapt=most)
+        for most in (0, 64)
+    )
+    assert same_bytes(slow, fast)
+
+
 @settings(max_examples=20, deadline=None)
 @given(_requests, _rules)
 def test_equal_worlds_leave_equal_bytes(drawn: list[tuple[int, int, int]], rules: SglangRules) -> None:
     requests = _list_requests(drawn)
-    assert _same(run_one(requests, [rules] * 2), run_one(requests, [rules] * 2))
+    assert same_bytes(run_one(requests, [rules] * 2), run_one(requests, [rules] * 2))
 
 
 @settings(max_examples=20, deadline=None)
