@@ -13,9 +13,10 @@ from itertools import pairwise
 from dprankdiag.model.schema import ABSENT_ID, ABSENT_NS
 from dprankdiag.simulate.base import Load, Request, Router
 from dprankdiag.simulate.disaggregation import DecodeRank
+from dprankdiag.simulate.groups import Group
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.ranks import Levels, Rank
-from dprankdiag.simulate.workers import Group, OpenWorker, StepLedgers, Worker, tell_levels
+from dprankdiag.simulate.workers import OpenWorker, StepLedgers, Worker, tell_levels
 from dprankdiag.simulate.world_tables import (
     BELIEFS,
     DECISIONS,
