@@ -312,12 +312,19 @@ def choose_by_loss(excess: FloatArray) -> BoolArray:
     return np.asarray((excess >= ALIKE * excess[order[min(count, len(order)) - 1]]) & (excess > 0))
 
 
-def find_period(index: np.ndarray[Any, Any], times_ns: np.ndarray[Any, Any]) -> int | None:
-    """Return the period of events that come back regularly (at least five, spacing within a quarter), in ns."""
-    if len(index) < 5:
+def find_period(index: np.ndarray[Any, np.dtype[Any]], times_ns: np.ndarray[Any, np.dtype[Any]]) -> int | None:
+    """Return the period of events that come back regularly (at least five, spacing within a quarter), in ns.
+
+    Steps without a step between them are one event: what a step ends with lies in the first segment of the next.
+
+    Args:
+        index, times_ns: `(n,)` steps that hold an event, in order of time, and when they start.
+    """
+    begins = np.flatnonzero(np.diff(index, prepend=-2) > 1)
+    if len(begins) < 5:
         return None
-    spacing = np.diff(index)
+    spacing = np.diff(index[begins])
     middle = float(np.median(spacing))
     if middle < 2 or np.mean(np.abs(spacing - middle) <= max(1.0, middle / 4)) < 0.8:
         return None
-    return int(np.median(np.diff(times_ns)))
+    return int(np.median(np.diff(times_ns[begins])))

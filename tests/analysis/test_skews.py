@@ -161,6 +161,21 @@ def test_experts_that_turn_hot_midway_are_hot_from_there() -> None:
     assert np.allclose(np.flatnonzero(skew.steps)[[0, -1]], [30, 59], atol=1)
 
 
+def test_experts_that_turn_hotter_are_hot_once() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[20:, 3, 4], factor[20:, 5, 6] = 2.0, 1.8
+    factor[40:, 3, 4], factor[40:, 5, 6] = 3.2, 3.0
+    (skew,) = measure(expert=factor).experts
+    assert np.flatnonzero(skew.steps).tolist() == list(range(20, N))
+
+
+def test_other_experts_that_turn_hot_are_told_apart() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[:30, 3, 4], factor[30:, 5, 6] = 2.0, 3.0
+    ranks = [np.flatnonzero(skew.hot[0].any(axis=0)).tolist() for skew in measure(expert=factor).experts]
+    assert ranks == [[4], [6]]
+
+
 @pytest.mark.parametrize("kind,layout", [("collective", {}), ("ep", EP)])
 def test_a_late_exit_is_told_by_the_kind_of_meeting(kind: str, layout: dict[str, tuple[str, ...]]) -> None:
     late = np.zeros((1, 1, 8))
