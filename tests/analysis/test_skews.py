@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tests.analysis.builders import Array, draw_components, observe_grids, obser
 N = 60
 ALL_WORK = ("attention", "expert", "probe", "other")
 EP = {"family": ("dispatch", "combine") * 3, "operation": ("dispatch", "combine") * 3}
+KINDS = ("speed", "attention", "other", "host", "stalls", "rest", "experts", "transfer", "common")
 
 
 def measure(**factor: Array) -> Skews:
@@ -34,8 +35,14 @@ def named(found: tuple[Standout, ...]) -> list[list[int]]:
 
 def stand_out(found: Skews) -> set[str]:
     """Name the kinds of skew in which anything stands out."""
-    loud = {item.name for item in fields(found) if isinstance(value := getattr(found, item.name), tuple) and value}
+    loud = {name for name in KINDS if getattr(found, name)}
     return loud | {f"exit {kind}" for kind, late in found.exits.items() if late}
+
+
+def test_what_nobody_asks_for_is_not_measured() -> None:
+    found = measure(attention=on(3, 1.5))
+    assert named(found.attention) == [[3]]
+    assert not vars(found).keys() & set(KINDS).difference({"speed", "attention"})
 
 
 @pytest.mark.parametrize("seed", range(12))
