@@ -1,14 +1,11 @@
 """Worked examples: the numbers that follow from each scenario, derived beside them."""
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dprankdiag.cli import main
 from dprankdiag.harness.scenario import Window
-from dprankdiag.harness.scenario_facts import describe_scenario, list_scenarios
 from dprankdiag.harness.scenario_trace import take_ranks, trace_scenario
 from dprankdiag.harness.scenarios import SCENARIOS, find_scenario
 from dprankdiag.harness.served_costs import ServedCosts
@@ -159,33 +156,6 @@ def test_a_window_without_such_steps_is_refused() -> None:
 def test_an_unknown_scenario_is_refused_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"no scenario 'dice'; there are long_context, "):
         find_scenario("dice")
-
-
-def test_make_tells_the_numbers_of_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["harness", "make", "burst", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["figures"]["most_on_one_rank"] == 20
-    assert told["trace"]["cause"] == told["metrics"]["cause"] == "load.requests"
-    assert told == json.loads(json.dumps(describe_scenario(SCENARIOS["burst"])))
-
-
-@pytest.mark.parametrize(
-    ("asked", "mend"),
-    [
-        (["S", "--json"], "--json tells of one scenario"),
-        (["scenarios", "--json"], "--json tells of one scenario"),
-        (["burst"], "nowhere to write to"),
-    ],
-)
-def test_make_says_what_is_missing(asked: list[str], mend: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["harness", "make", *asked]) == 2
-    assert mend in capsys.readouterr().err
-
-
-def test_list_names_the_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["harness", "list"]) == 0
-    shown = capsys.readouterr().out
-    assert all(it["title"] in shown for it in list_scenarios())
 
 
 def test_costs_follow_what_attention_reads() -> None:
