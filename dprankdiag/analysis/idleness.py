@@ -100,6 +100,22 @@ def _short_request(seen: Observations) -> float:
     return SHORT_REQUEST * EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
 
 
+def add_first_rows(seen: Observations, attention: FloatArray) -> tuple[FloatArray, float]:
+    """Let every rank have at least the attention that its first few requests would take, whatever they hold.
+
+    The kernels' own start and end come with the first request and cannot be spread; a rank without rows shows nothing
+    of them. That lies between what a layer without rows takes and what a few short requests take.
+
+    Args:
+        attention: `(n_steps, n_ranks)` ns.
+
+    Returns:
+        The attention, and by how much the first requests' may be off (a standard deviation), ns a step.
+    """
+    least, most = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1), _short_request(seen)
+    return np.maximum(attention, (least + most) / 2), float((most - least) / np.sqrt(12))
+
+
 def _level_busy(attention: FloatArray) -> FloatArray:
     """Return the middle of the busy ranks' attention, `(n_steps, 1)`."""
     top = attention.max(axis=1, keepdims=True)

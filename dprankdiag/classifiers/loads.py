@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.analysis.host_meetings import LateToMeeting, measure_lateness
+from dprankdiag.analysis.idleness import add_first_rows
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.padding import Padding, even_rows, judge_padding
@@ -89,8 +90,14 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
             most=tuple(most),
-            spread_ns=float(np.hypot(standout.spread * typical, ROWS_ERROR * _excess(seen, padded, late))),
+            spread_ns=float(np.hypot(_doubt_attention(seen, load, typical), ROWS_ERROR * _excess(seen, padded, late))),
         )
+
+
+def _doubt_attention(seen: Observations, load: LoadSkew, typical: float) -> float:
+    """Return by how much attention spread evenly may be off, ns a step."""
+    rest = add_first_rows(seen, seen.sums["attention"])[1] if load.kind == "idle" else 0.0
+    return float(np.hypot(load.standout.spread * typical, rest))
 
 
 def _undo_load(seen: Observations, skews: Skews, load: LoadSkew) -> tuple[list[Undo], list[Undo], list[Undo]]:
@@ -100,7 +107,8 @@ def _undo_load(seen: Observations, skews: Skews, load: LoadSkew) -> tuple[list[U
     """
     standout = load.standout
     work = seen.sums["attention"] / skews.slowness
-    undo = [scale(seen, "attention", even_out(work, standout))]
+    spread = add_first_rows(seen, work)[0] if load.kind == "idle" else work
+    undo = [scale(seen, "attention", even_out(spread, standout))]
     proof = [scale(seen, "attention", lift_off(work, standout))]
     # Decoders beside a prompt read in the same kernel, which may hide what a short part of it takes.
     most = list(proof if load.kind == "prefill" else undo)
