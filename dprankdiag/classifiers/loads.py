@@ -34,6 +34,9 @@ from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns, format_ratio
 
+NEXT_TO_NONE = 0.01
+"""Work below this share of a busy rank's is told as none: a ratio to it would be a number without meaning."""
+
 ROWS_ERROR = 0.15
 """How far what all ranks pay for the busiest one's rows may be off, as a share of it (a standard deviation).
 
@@ -216,19 +219,24 @@ def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMe
 def _say_load(load: LoadSkew) -> str:
     if load.kind == "idle":
         return "all requests"
-    return f"{_work_ratio(load.standout):.2f} × the attention work of the other ranks"
+    ratio = _work_ratio(load.standout)
+    if ratio is None:
+        return "attention work while the other ranks have next to none"
+    return f"{ratio:.2f} × the attention work of the other ranks"
 
 
-def _work_ratio(standout: Standout) -> float:
-    return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
+def _work_ratio(standout: Standout) -> float | None:
+    """Give the work of the ranks meant over the others'; None where these have next to none."""
+    own = float(np.mean(standout.levels[standout.mask]))
+    return own / standout.centre if standout.centre > NEXT_TO_NONE * own else None
 
 
 def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], steps: BoolArray) -> Iterator[Evidence]:
     attention = seen.sums["attention"][steps]
     others = [position for position in range(seen.n_ranks) if position not in ranks]
     n = int(steps.sum())
-    if load.standout.centre > 0:
-        ratio = _work_ratio(load.standout)
+    ratio = _work_ratio(load.standout)
+    if ratio is not None:
         yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
     if others:
         own = float(np.median(attention[:, list(ranks)]))

@@ -25,3 +25,11 @@ def test_the_label_of_a_scenario_is_found_in_its_recording(name: str, tmp_path: 
     assert named == [(scenario.trace.cause, scenario.trace.ranks)]
     low, high = diagnosis.findings[0].interval or (0.0, 0.0)
     assert low <= facts.lost_ns / facts.wall_ns <= high
+
+
+def test_work_that_others_have_none_of_is_told_without_a_ratio(tmp_path: Path) -> None:
+    world, facts = trace_scenario(SCENARIOS["prefill"])
+    made = make_recording(world, facts, tmp_path / "prefill")
+    (found,) = diagnose([tmp_path / "prefill" / made.paths[0]]).diagnosis.findings
+    assert "attention work while the other ranks have next to none" in found.summary
+    assert "attention_work_ratio" not in {it.name for it in found.evidence}
