@@ -6,8 +6,49 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Labels = Mapping[str, str]
+
+
+class Deployed(Protocol):
+    """What the writers of pages need to know of a deployment; as `LedgerWorld` says."""
+
+    @property
+    def version(self) -> str:
+        """Tell the release."""
+
+    @property
+    def role(self) -> str:
+        """Tell what it computes: unified, prefill or decode."""
+
+    @property
+    def dp_attention(self) -> bool:
+        """Tell whether SGLang's switch that counts steps, pairs and waits is on."""
+
+    @property
+    def attention_tp(self) -> int:
+        """Count SGLang's schedulers of one DP rank."""
+
+    @property
+    def expert_counts(self) -> bool:
+        """Tell whether SGLang tells of tokens by layer and GPU."""
+
+    @property
+    def running_limit(self) -> int:
+        """Tell how many requests of a rank run at once at most."""
+
+    @property
+    def accept_tokens(self) -> float:
+        """Tell the tokens a step and request; above 1 with speculative decoding."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Tell whether all ranks step together."""
+
+    @property
+    def api_servers(self) -> int:
+        """Count vLLM's front ends."""
 
 
 @dataclass(slots=True)
