@@ -3,89 +3,41 @@
     with MockSglang(outcome, describe_worker(worker), speed=10.0) as engine:
         ask(engine.url + "/v1/loads")
 
-The world begins when the server does, runs `speed` times as fast as it was served, and ends idle: counters stand still,
-gauges stay as they were last written, snapshots keep being renewed.
-
 Source: SGLang 0.5.9 to 0.5.23, read in their packages and in what they answered.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+import os
+from pathlib import Path
+from typing import Any
 
 from dprankdiag.harness import ledger_sglang, ledger_sglang_loads
-from dprankdiag.harness.fake_engine import Asked, Body, Endpoint, FakeEngine, Fault, Reply
-from dprankdiag.harness.ledger_engine import PUBLISH_BATCHES, REPORT_STEPS, LedgerState
+from dprankdiag.harness.fake_engine import Asked, Body, Endpoint, Reply
+from dprankdiag.harness.ledger_engine import PUBLISH_BATCHES, REPORT_STEPS
 from dprankdiag.harness.ledger_sglang_loads import SECTIONS
-from dprankdiag.harness.served_clock import WorldClock
+from dprankdiag.harness.mock_engine import MockEngine
+from dprankdiag.harness.mock_profile import name_sglang
 from dprankdiag.harness.served_engine import ServedEngine
-from dprankdiag.harness.served_ledger import ServedLedger
-from dprankdiag.simulate.world_tables import Outcome
 
 PAGE_TOKENS = 64
 
 _SINCE_LOADS, _SINCE_SNAPSHOT, _UNTIL_GET_LOAD = (0, 5, 8), (0, 5, 13), (0, 5, 20)
 _IGNORES_UNKNOWN = (0, 5, 11)
 
+_FAILED = Reply(b"Internal Server Error", 500)
 
-class MockSglang:
-    """An engine on a port of this machine.
 
-    Args:
-        speed: seconds of the world in one second of the clock; the engine shows itself as that much faster.
-        start_at_s: second of the world at which serving begins; what came before is counted.
-        port: to listen at; 0 takes a free one.
-        clock: UTC seconds.
-        token: wanted as `Authorization: Bearer TOKEN`.
-    """
+class MockSglang(MockEngine):
+    """An SGLang engine; see `MockEngine`."""
 
-    def __init__(
-        self,
-        outcome: Outcome,
-        engine: ServedEngine,
-        *,
-        speed: float = 1.0,
-        start_at_s: float = 0.0,
-        port: int = 0,
-        clock: Callable[[], float] = time.time,
-        token: str | None = None,
-        faults: Mapping[str, Fault] | None = None,
-    ) -> None:
-        self.engine = engine
-        self._release = ledger_sglang.parse_version(engine.version)
-        self._clock = WorldClock(clock, speed, start_at_s)
-        self._ledger = ServedLedger(outcome, engine, speed, self._clock.epoch_s)
-        self._server = FakeEngine(self._list_bodies(), faults=faults, token=token, clock=clock, port=port)
-
-    @property
-    def url(self) -> str:
-        """Tell the address."""
-        return self._server.url
-
-    @property
-    def port(self) -> int:
-        """Tell the port."""
-        return self._server.port
-
-    def __enter__(self) -> Self:
-        """Start to serve."""
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        """Stop to serve."""
-        self._server.__exit__(*problem)
-
-    def look(self) -> LedgerState:
-        """Tell what there is to see now."""
-        return self._ledger.advance(self._clock.now_ns())
-
-    def _list_bodies(self) -> dict[str, Body]:
+    def list_bodies(self) -> dict[str, Body]:
+        """List what is served, by path."""
+        metrics = Endpoint(lambda _: Reply(self._write_metrics()))
         bodies: dict[str, Body] = {
-            "/metrics": Endpoint(lambda _: Reply(self._write_metrics())),
+            "/metrics": metrics,
+            "/metrics/": metrics,
             "/health": b"",
             "/health_generate": b"",
             "/server_info": Endpoint(lambda _: Reply(self._write_info())),
@@ -95,7 +47,14 @@ class MockSglang:
             bodies["/v1/loads"] = Endpoint(self._answer_loads)
         if self._release <= _UNTIL_GET_LOAD:
             bodies["/get_load"] = Endpoint(lambda _: Reply(self._write_get_load()))
+        if self.profiler is not None:
+            bodies["/start_profile"] = Endpoint(self._start_profile, ("GET", "POST"))
+            bodies["/stop_profile"] = Endpoint(self._stop_profile, ("GET", "POST"))
         return bodies
+
+    @property
+    def _release(self) -> tuple[int, ...]:
+        return ledger_sglang.parse_version(self.engine.version)
 
     def _write_metrics(self) -> bytes:
         return ledger_sglang.write_metrics(self.engine, self.look(), range(self.engine.ranks))
@@ -114,12 +73,35 @@ class MockSglang:
         sections = [name.strip() for name in asked.query.get("include", "all").split(",")]
         if unknown := [name for name in sections if name not in SECTIONS]:
             if self._release >= _SINCE_SNAPSHOT:
-                return Reply(b"Internal Server Error", 500)
+                return _FAILED
             if self._release < _IGNORES_UNKNOWN:
                 return Reply(json.dumps({"detail": f"Invalid include: {', '.join(unknown)}"}).encode(), 400)
         is_page = asked.query.get("format") == "prometheus"
         write = ledger_sglang_loads.write_loads_page if is_page else ledger_sglang_loads.write_loads
         return Reply(write(self.engine, self.look(), sections, rank))
+
+    def _start_profile(self, asked: Asked) -> Reply:
+        """Begin to profile; with a number of steps, write them."""
+        profiler = self.profiler
+        if profiler is None or profiler.is_running:
+            return _FAILED
+        told = json.loads(asked.body) if asked.body else {}
+        folder = Path(told.get("output_dir") or os.environ.get("SGLANG_TORCH_PROFILER_DIR", "/tmp"))
+        profile_id = told.get("profile_id") or str(self.clock.utc_s())
+        name = name_sglang(self.engine, profile_id, told.get("profile_prefix") or "")
+        first = max(self.find_next_step(), int(told.get("start_step") or 0))
+        if told.get("num_steps"):
+            last = min(first + int(told["num_steps"]), self.ledger.count_steps())
+            profiler.write(first, last - first, folder, name)
+        else:
+            profiler.start(first, folder, name)
+        return Reply(b"Start profiling.\n")
+
+    def _stop_profile(self, asked: Asked) -> Reply:
+        if self.profiler is None or not self.profiler.is_running:
+            return _FAILED
+        self.profiler.stop(self.find_next_step())
+        return Reply(b"Stop profiling. This will take some time.\n")
 
     def _write_info(self) -> bytes:
         return json.dumps(describe_server(self.engine), separators=(",", ":")).encode()

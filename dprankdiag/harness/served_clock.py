@@ -30,6 +30,10 @@ class WorldClock:
         """Tell the UTC at which the world would have begun."""
         return self._began_s - self._start_at_s / self._speed
 
+    def utc_s(self) -> float:
+        """Tell the time of day of the engine's host."""
+        return self._clock()
+
     def now_ns(self) -> int:
         """Tell the moment of the world."""
         return round((self._start_at_s + (self._clock() - self._began_s) * self._speed) * NS_PER_S)

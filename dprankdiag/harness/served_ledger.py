@@ -68,6 +68,8 @@ class ServedLedger:
         order = np.argsort(end_ns, kind="stable")
         self.steps = take_rows(steps, order)
         self._end_ns: Array = end_ns[order]
+        by_start = np.argsort(steps["start_ns"], kind="stable")
+        self._starts_ns, self._numbers = steps["start_ns"][by_start], steps["step"][by_start]
         self._rows = _place_rows(outcome, engine, self.steps["step"])
         self._firsts = np.searchsorted(self._rows["place"], np.arange(len(order) + 1))
         requests = take_rows(outcome.requests, outcome.requests["refused"] == 0)
@@ -85,9 +87,17 @@ class ServedLedger:
         """Tell when the last step is over."""
         return int(self._end_ns[-1]) if len(self._end_ns) else 0
 
-    def find_step(self, now_ns: int) -> int:
-        """Find the place, by their ends, of the first step that is not over."""
-        return int(np.searchsorted(self._end_ns, now_ns, "right"))
+    def count_steps(self) -> int:
+        """Count the steps of the engine."""
+        return len(self._end_ns)
+
+    def tell_number(self, place: int) -> int:
+        """Tell the number, in the tables of the world, of the engine's step at a place in order of their beginning."""
+        return int(self._numbers[place])
+
+    def count_begun(self, now_ns: int) -> int:
+        """Count the steps that have begun."""
+        return int(np.searchsorted(self._starts_ns, now_ns, "right"))
 
     def advance(self, now_ns: int) -> LedgerState:
         """Count up to a moment of the world, and tell what there is to see; never less than was told before."""
@@ -137,7 +147,7 @@ class ServedLedger:
         """List when the whole engine had been idle for so long that it wrote its gauges."""
         lasting_ns = round(IDLE_REPORT_S * self.pace * NS_PER_S)
         latest_ns = np.maximum.accumulate(self._end_ns)
-        next_ns = np.append(np.sort(self.steps["start_ns"])[1:], np.iinfo(np.int64).max)
+        next_ns = np.append(self._starts_ns[1:], np.iinfo(np.int64).max)
         rests: Array = latest_ns[next_ns - latest_ns > lasting_ns] + lasting_ns
         return rests
 
