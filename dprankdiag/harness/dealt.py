@@ -15,6 +15,7 @@ class Dealt:
 
     Attributes:
         decode_requests, decode_tokens: requests that decode, and the sum of their KV lengths.
+        read_tokens: of these, what attention reads (less where it is sparse).
         prompt_requests, prompt_tokens: requests of which a part of the prompt is computed, and the tokens of the parts.
         prompt_context: sum of these requests' KV lengths, the parts included.
         prompt_pairs: pairs of a computed token and one before or at it.
@@ -24,6 +25,7 @@ class Dealt:
 
     decode_requests: Array
     decode_tokens: Array
+    read_tokens: Array
     prompt_requests: Array
     prompt_tokens: Array
     prompt_context: Array
@@ -36,6 +38,7 @@ class Dealt:
         return Dealt(
             share_evenly(self.decode_requests),
             share_evenly(self.decode_tokens),
+            share_evenly(self.read_tokens),
             share_evenly(self.prompt_requests),
             share_evenly(self.prompt_tokens),
             share_evenly(self.prompt_context),

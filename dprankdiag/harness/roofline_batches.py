@@ -75,7 +75,7 @@ def _take_dealt(dealt: Dealt) -> dict[str, Array]:
     return {
         "decode_requests": dealt.decode_requests,
         "decode_tokens": dealt.decode_tokens,
-        "pages": (dealt.decode_tokens + dealt.decode_requests * (CACHE_PAGE // 2)) // CACHE_PAGE,
+        "pages": (dealt.read_tokens + dealt.decode_requests * (CACHE_PAGE // 2)) // CACHE_PAGE,
         "prompt_requests": dealt.prompt_requests,
         "prompt_tokens": dealt.prompt_tokens,
         "prompt_context": dealt.prompt_context,

@@ -25,6 +25,7 @@ from dprankdiag.harness.answers import Answer, Outcome, read_answer, read_outcom
 from dprankdiag.harness.cases import Case, Facts, learn_facts
 from dprankdiag.harness.suites import Format, write_world
 from dprankdiag.harness.transforms import change_copy
+from dprankdiag.harness.world import World
 
 TRUTH = "truth.json"
 _RECORDING, _CHANGED = "recording", "changed"
@@ -90,14 +91,24 @@ def make_case(case: Case, folder: Path, *, format: Format = "nsys") -> Made:
     """
     if case.changes and format != "nsys":
         raise ValueError("only exports of Nsight Systems can be changed")
-    shutil.rmtree(folder, ignore_errors=True)
     world = case.sized_world()
-    paths = write_world(world, folder / _RECORDING, name=case.name, format=format)
+    facts = learn_facts(case, world)
+    return make_recording(world, facts, folder, format=format)
+
+
+def make_recording(world: World, facts: Facts, folder: Path, *, format: Format = "nsys") -> Made:
+    """Write the recording of a world, its changed copies, and what is true of it, into a folder made anew.
+
+    Raises:
+        ValueError: the world cannot be recorded so.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    paths = write_world(world, folder / _RECORDING, name=facts.name, format=format)
     changes = []
-    for position, name in enumerate(case.changes):
+    for position, name in enumerate(facts.changes):
         changed = change_copy(name, paths, folder / _CHANGED / f"{position}-{name.replace(' ', '-')}", world)
         changes.append(Change(name, _relate(changed.paths, folder), changed.renamed))
-    made = Made(learn_facts(case, world), _relate(paths, folder), tuple(changes))
+    made = Made(facts, _relate(paths, folder), tuple(changes))
     (folder / TRUTH).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
     return made
 

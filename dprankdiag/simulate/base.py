@@ -75,6 +75,7 @@ class Load:
         used_tokens: KV tokens held.
         total_tokens: used tokens, and those of queued requests as far as the engine counts them.
         capacity_tokens: KV tokens that the pool holds.
+        step: the step, counted by its group, that the rank had begun last when it wrote this; none where nobody counts.
     """
 
     stamp_ns: int
@@ -84,6 +85,7 @@ class Load:
     used_tokens: int
     total_tokens: int
     capacity_tokens: int
+    step: int | None = None
 
 
 class Router(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from dprankdiag.simulate.base import Load
+from dprankdiag.simulate.base import Load, Request, Router
 
 Reason = Literal["policy", "pinned", "probe"]
 
@@ -38,6 +38,43 @@ class Decision:
     stamps_ns: tuple[int | None, ...]
 
 
+class DecisionLog:
+    """Keep decisions as they are made, at little cost, and give them as values when asked."""
+
+    def __init__(self, keep: bool = True) -> None:
+        self.keeps = keep
+        self._rows: list[tuple[Any, ...]] = []
+
+    def note(
+        self,
+        at_ns: int,
+        request: Request,
+        rank: int,
+        reason: Reason,
+        requests: tuple[int | None, ...] | None,
+        tokens: tuple[int | None, ...] | None,
+        stamps_ns: tuple[int | None, ...],
+    ) -> None:
+        """Write a decision down; see `Decision`."""
+        self._rows.append((at_ns, request.number, rank, reason, requests, tokens, stamps_ns))
+
+    def read(self) -> list[Decision]:
+        """Give all decisions in order."""
+        return [Decision(*row) for row in self._rows]
+
+
+class AccountableRouter(Router, Protocol):
+    """A router that can be judged afterwards, as all in `simulate.routers`."""
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+
+    @property
+    def measure(self) -> Measure | None:
+        """Give what its policy compares of loads; none where it looks at none."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerError:
     """How a ledger and the truth differed at a decision.
@@ -65,6 +102,31 @@ class LedgerError:
     regret: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerSummary:
+    """What a ledger was worth over all decisions.
+
+    Attributes:
+        ledger: whose.
+        decisions: how many.
+        median_age_ns, oldest_age_ns: of what was believed of a rank; none where no rank's word was used.
+        largest_requests_error, largest_tokens_error: of a rank, without sign; none where not believed.
+        judged: decisions whose regret is known.
+        regretted: of these, where another rank was better by the truth.
+        mean_regret: over all judged, in what the policy compares first; none without any.
+    """
+
+    ledger: str
+    decisions: int
+    median_age_ns: int | None
+    oldest_age_ns: int | None
+    largest_requests_error: int | None
+    largest_tokens_error: int | None
+    judged: int
+    regretted: int
+    mean_regret: float | None
+
+
 def judge_decisions(
     ledger: str,
     decisions: Iterable[Decision],
@@ -86,6 +148,28 @@ def judge_decisions(
         ValueError: `decisions` and `truths` differ in number.
     """
     return [_judge(ledger, *pair, measure) for pair in zip(decisions, truths, strict=True)]
+
+
+def summarize_errors(ledger: str, errors: Sequence[LedgerError]) -> LedgerSummary:
+    """Sum up the errors of one ledger."""
+    ages = sorted(age for error in errors for age in error.age_ns if age is not None)
+    regrets = [error.regret for error in errors if error.regret is not None]
+    return LedgerSummary(
+        ledger,
+        len(errors),
+        ages[len(ages) // 2] if ages else None,
+        ages[-1] if ages else None,
+        _find_largest(error.requests_error for error in errors),
+        _find_largest(error.tokens_error for error in errors),
+        len(regrets),
+        sum(error.better_rank is not None for error in errors),
+        sum(regrets) / len(regrets) if regrets else None,
+    )
+
+
+def _find_largest(errors: Iterable[tuple[int | None, ...] | None]) -> int | None:
+    sizes = [abs(error) for each in errors if each is not None for error in each if error is not None]
+    return max(sizes, default=None)
 
 
 def _judge(ledger: str, decision: Decision, truth: Sequence[Load | None], measure: Measure | None) -> LedgerError:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from dprankdiag.model.schema import ABSENT_ID, ABSENT_NS
 from dprankdiag.simulate.base import Load, Request, Router
 from dprankdiag.simulate.disaggregation import DecodeRank
+from dprankdiag.simulate.groups import Group
 from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.ranks import Levels, Rank
-from dprankdiag.simulate.workers import Group, OpenWorker, Worker, tell_levels
+from dprankdiag.simulate.workers import OpenWorker, StepLedgers, Worker, tell_levels
 from dprankdiag.simulate.world_tables import (
     BELIEFS,
     DECISIONS,
@@ -34,6 +35,7 @@ def serve(
     gateway: Router | None = None,
     decoders: Sequence[Worker] = (),
     decode_gateway: Router | None = None,
+    most_leapt: int = 64,
 ) -> Outcome:
     """Serve all requests.
 
@@ -43,6 +45,7 @@ def serve(
         gateway: chooses the worker; needed where there are several. It sees each worker's ranks as one load.
         decoders: engines that decode what the workers computed, numbered on.
         decode_gateway: chooses among them, counting from 0.
+        most_leapt: decode steps made at once where nothing else happens; it changes nothing but the time this takes.
 
     Raises:
         ValueError: requests out of order, or several workers and no gateway.
@@ -53,7 +56,10 @@ def serve(
     for those, chooser in ((workers, gateway), (decoders, decode_gateway)):
         if chooser is None and len(those) > 1:
             raise ValueError(f"{len(those)} workers need a gateway to choose among them")
-    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway)).run(requests)
+    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway), most_leapt).run(requests)
+
+
+NEVER_NS = 2**62
 
 
 class _Pool:
@@ -69,44 +75,49 @@ class _Pool:
         self.gateway = gateway
         self.workers: list[OpenWorker] = []
 
-    def open(self, publishes: Ledger) -> list[OpenWorker]:
+    def open(self, tables: StepLedgers) -> list[OpenWorker]:
         """Make the workers, without work."""
-        self.workers = [OpenWorker(spec, self.first + place, publishes) for place, spec in enumerate(self.specs)]
+        self.workers = [OpenWorker(spec, self.first + place, tables) for place, spec in enumerate(self.specs)]
         return self.workers
 
 
-@dataclass(slots=True)
 class _Ledgers:
-    steps: Ledger
-    rank_steps: Ledger
-    decisions: Ledger
-    beliefs: Ledger
-    publishes: Ledger
-    requests: Ledger
+    """The tables of a world as they are written."""
+
+    def __init__(self) -> None:
+        self.of_workers = StepLedgers(Ledger(STEPS), Ledger(RANK_STEPS), Ledger(PUBLISHES))
+        self.decisions, self.beliefs, self.requests = Ledger(DECISIONS), Ledger(BELIEFS), Ledger(REQUESTS)
+
+    def close(self) -> Outcome:
+        steps, ranks, publishes = self.of_workers.steps, self.of_workers.rank_steps, self.of_workers.publishes
+        tables = (steps, ranks, self.requests, self.decisions, self.beliefs, publishes)
+        return Outcome(*(table.close() for table in tables))
 
 
 class _World:
     """Run events in order of time; at equal times arrivals come first, then passes in the order they were set."""
 
-    def __init__(self, front: _Pool, back: _Pool) -> None:
-        self.tables = _Ledgers(
-            *(Ledger(table) for table in (STEPS, RANK_STEPS, DECISIONS, BELIEFS, PUBLISHES, REQUESTS))
-        )
+    def __init__(self, front: _Pool, back: _Pool, most_leapt: int) -> None:
+        self.tables = _Ledgers()
         self.front, self.back = front, back
-        self.workers = [*front.open(self.tables.publishes), *back.open(self.tables.publishes)]
+        self.most_leapt = most_leapt
+        self.workers = [*front.open(self.tables.of_workers), *back.open(self.tables.of_workers)]
         self.jobs: list[Job] = []
         self._prompts: dict[int, Job] = {}
         self._passes: list[tuple[int, int, Group, bool]] = []
         self._orders = 0
         self._steps = 0
+        self._next_ns = 0
         self._decisions = 0
 
     def run(self, requests: Sequence[Request]) -> Outcome:
         passes = self._passes
         for request in requests:
+            self._next_ns = request.arrival_ns
             while passes and passes[0][0] < request.arrival_ns:
                 self._happen(*heapq.heappop(passes))
             self._arrive(request)
+        self._next_ns = NEVER_NS
         while passes:
             self._happen(*heapq.heappop(passes))
         return self._close()
@@ -212,15 +223,28 @@ class _World:
             if not group.goes_on(now_ns):
                 self._rest(now_ns, group)
                 return
+            if self._leap(now_ns, group):
+                return
         planned = group.plan(now_ns)
         self._end(now_ns, group.take_ended())
         self._hand_on(now_ns, group)
         if not planned:
             self._rest(now_ns, group)
             return
-        total_ns = group.time(now_ns, self._steps, self.tables.steps, self.tables.rank_steps)
+        end_ns = group.time(now_ns, self._steps)
         self._steps += 1
-        self._set_pass(now_ns + total_ns, group)
+        self._set_pass(end_ns, group)
+
+    def _leap(self, now_ns: int, group: Group) -> bool:
+        """Make many steps of a group at once where nothing else happens; returns whether any were made."""
+        until_ns = min(self._next_ns, self._passes[0][0]) if self._passes else self._next_ns
+        leapt = group.leap(now_ns, until_ns, self._steps, self.most_leapt)
+        if leapt is None:
+            return False
+        end_ns, steps = leapt
+        self._steps += steps
+        self._set_pass(end_ns, group)
+        return True
 
     def _rest(self, now_ns: int, group: Group) -> None:
         group.asleep = True
@@ -248,14 +272,7 @@ class _World:
             if served.end_ns is None and not served.refused:
                 raise RuntimeError(f"request {job.request.number} was left unserved")
             self.tables.requests.add(_describe(job))
-        return Outcome(
-            self.tables.steps.close(),
-            self.tables.rank_steps.close(),
-            self.tables.requests.close(),
-            self.tables.decisions.close(),
-            self.tables.beliefs.close(),
-            self.tables.publishes.close(),
-        )
+        return self.tables.close()
 
 
 def _tell_belief(now_ns: int, load: Load | None) -> tuple[int, ...]:
@@ -285,7 +302,7 @@ def _describe(prompt: Job) -> tuple[int, ...]:
         job.prompt_tokens,
         job.generated,
         ABSENT_NS if prompt.cached_tokens is None else prompt.cached_tokens,
-        job.recomputed_tokens,
+        prompt.recomputed_tokens,
         job.retractions,
         int(job.refused),
     )

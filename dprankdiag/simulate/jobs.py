@@ -22,7 +22,7 @@ class Job:
         generated: output tokens so far.
         computed: tokens of the prompt (and of what is recomputed after it) whose KV is held, cached ones included.
         cached_tokens: found in the prefix cache when it was first admitted; None before.
-        recomputed_tokens: computed once more after retractions.
+        computed_tokens: prompt tokens that steps computed for it, those after retractions too.
         retractions: how often it lost its place.
         order: counts admissions of its rank, of which this was its latest.
         node: the deepest node of the prefix cache that it holds.
@@ -43,7 +43,7 @@ class Job:
     generated: int = 0
     computed: int = 0
     cached_tokens: int | None = None
-    recomputed_tokens: int = 0
+    computed_tokens: int = 0
     retractions: int = 0
     order: int = 0
     node: Node | None = None
@@ -60,6 +60,13 @@ class Job:
     """That engine has room for its KV."""
     transferred_ns: int | None = None
     """When its KV has arrived there."""
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Count the tokens computed for it beyond its prompt, less what was cached."""
+        if self.cached_tokens is None:
+            return 0
+        return max(self.computed_tokens - (self.prompt_tokens - self.cached_tokens), 0)
 
     @property
     def target(self) -> int:

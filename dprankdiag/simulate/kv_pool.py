@@ -60,6 +60,7 @@ class KvPool:
         """Give a job the pages for more computed tokens."""
         self.take(self.count_pages(job.computed + tokens) - self.count_pages(job.computed))
         job.computed += tokens
+        job.computed_tokens += tokens
 
     def keep(self, job: Job, parts: tuple[Part, ...], held: int) -> None:
         """Leave a job's computed parts to the cache and let the job read them there."""

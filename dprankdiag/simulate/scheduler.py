@@ -79,6 +79,7 @@ class SglangRank(PooledRank):
         self.waiting: deque[Job] = deque()
         self.chunked: Job | None = None
         self.ratio = rules.new_token_ratio
+        self._fall = (rules.new_token_ratio - rules.least_ratio) / rules.ratio_steps
         self._queued_tokens = 0
         self._uncached_tokens = 0
         self._reserved_pages = 0
@@ -87,6 +88,11 @@ class SglangRank(PooledRank):
     def busy(self) -> bool:
         """Tell whether it has unfinished requests."""
         return bool(self.waiting or self.chunked is not None or self.running.jobs)
+
+    @property
+    def queues_empty(self) -> bool:
+        """Tell whether no request waits or computes its prompt."""
+        return not self.waiting and self.chunked is None
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -126,8 +132,7 @@ class SglangRank(PooledRank):
             return []
         done = self.advance()
         if self.gained:
-            fall = (self.rules.new_token_ratio - self.rules.least_ratio) / self.rules.ratio_steps
-            self.ratio = max(self.ratio - fall, self.rules.least_ratio)
+            self._lower_ratio()
         for job, _ in self.chunks:
             if job.computed == job.target and self.end_prompt(job, now_ns):
                 done.append(job)
@@ -135,11 +140,17 @@ class SglangRank(PooledRank):
             job.end_ns = now_ns
         return done
 
+    def leap(self, steps: int) -> None:
+        """Plan and commit so many sure steps at once."""
+        super().leap(steps)
+        if self.running.jobs:
+            for _ in range(steps):
+                self._lower_ratio()
+
     def expect_tokens(self, job: Job) -> int:
         """Expect what a job will still generate: what its client allows, cut off."""
-        asked = self.rules.asked_tokens
-        allowed = job.request.output_tokens if asked is None else min(asked, self.rules.clip_tokens)
-        return max(allowed, job.request.output_tokens) - job.generated
+        allowed = max(self.rules.asked_tokens or 0, job.request.output_tokens)
+        return min(allowed - job.generated, self.rules.clip_tokens)
 
     def make_room(self, tokens: int) -> None:
         """Retract requests until those that stay can write so many tokens each."""
@@ -157,6 +168,10 @@ class SglangRank(PooledRank):
         """Queue a job again that lost its pages."""
         self.lose(job, held)
         self.queue(job)
+
+    def _lower_ratio(self) -> None:
+        if self.ratio > self.rules.least_ratio:
+            self.ratio = max(self.ratio - self._fall, self.rules.least_ratio)
 
     def _rest_of_chunked(self) -> int:
         return 0 if self.chunked is None else self.chunked.target - self.chunked.computed

@@ -10,16 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from dprankdiag.simulate.base import Costs, Load, Router, StepWork
-from dprankdiag.simulate.jobs import Job
-from dprankdiag.simulate.lockstep import EXTENDING, LockstepRules, Meeting
-from dprankdiag.simulate.ranks import IDLE, Batch, Levels, Rank, RankRules
-from dprankdiag.simulate.waves import Wave, WaveRules
-from dprankdiag.simulate.world_tables import MODES, Ledger
-
-_PLACES = {mode: place for place, mode in enumerate(MODES)}
+from dprankdiag.simulate.base import Costs, Load, Router
+from dprankdiag.simulate.groups import Group
+from dprankdiag.simulate.lockstep import LockstepRules, Meeting
+from dprankdiag.simulate.ranks import Levels, Rank, RankRules
+from dprankdiag.simulate.waves import WaveRules
+from dprankdiag.simulate.world_tables import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,15 @@ class Worker:
     waves: WaveRules | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StepLedgers:
+    """The ledgers that workers write."""
+
+    steps: Ledger
+    rank_steps: Ledger
+    publishes: Ledger
+
+
 class OpenWorker:
     """A worker at work.
 
@@ -75,7 +80,7 @@ class OpenWorker:
         visible: what the router can see of each rank.
     """
 
-    def __init__(self, spec: Worker, number: int, ledger: Ledger) -> None:
+    def __init__(self, spec: Worker, number: int, tables: StepLedgers) -> None:
         self.spec = spec
         self.number = number
         self.ranks: list[Rank] = [rules.open() for rules in spec.ranks]
@@ -84,14 +89,14 @@ class OpenWorker:
         self.groups_of_ranks = [group for group in self.groups for _ in range(size)]
         self.visible: list[Load | None] = [None] * len(self.ranks)
         self._coming: deque[tuple[int, int, Load]] = deque()
-        self._ledger = ledger
+        self.steps, self.rank_steps, self._publishes = tables.steps, tables.rank_steps, tables.publishes
         self._told = [(-1, -1)] * len(self.ranks)
 
     def publish(self, now_ns: int, rank: int) -> None:
         """Let a rank publish its load."""
         load = self.ranks[rank].load(now_ns)
         self._coming.append((now_ns + self.spec.publishing.delay_ns, rank, load))
-        self._ledger.add((now_ns, self.number, rank, *tell_levels(load)))
+        self._publishes.add((now_ns, self.number, rank, *tell_levels(load)))
 
     def note_change(self, now_ns: int, rank: int) -> None:
         """Publish the load of a rank whose counts of requests changed, where ranks do so."""
@@ -134,134 +139,9 @@ class OpenWorker:
             return
         seen_ns = now_ns - self.spec.publishing.delay_ns
         for group in self.groups:
-            if group.asleep and group.slept_ns is not None and seen_ns > group.slept_ns:
+            if group.asleep and seen_ns > group.slept_ns:
                 for rank in group.numbers:
                     self.visible[rank] = self.ranks[rank].load(seen_ns)
-
-
-class Group:
-    """Ranks that step together.
-
-    Attributes:
-        asleep: no pass is set.
-        slept_ns: since when; none before the first request.
-        batches: of the step under way; empty if none is.
-    """
-
-    def __init__(self, worker: OpenWorker, first: int, size: int) -> None:
-        self.worker = worker
-        self.numbers = range(first, first + size)
-        self.ranks: Sequence[Rank] = worker.ranks[first : first + size]
-        self.asleep = True
-        self.slept_ns: int | None = None
-        self.batches: list[Batch] = []
-        self._ended: list[Job] = []
-        self.wave = Wave(worker.spec.waves) if worker.spec.waves is not None and worker.spec.lockstep else None
-        self._planned: list[Rank] = []
-        self._step = 0
-        self._since = [0] * size
-        self._tries = max(rules.empty_plans for rules in worker.spec.ranks) + 1
-
-    @property
-    def busy(self) -> bool:
-        """Tell whether any rank has unfinished requests."""
-        return any(rank.busy for rank in self.ranks)
-
-    def plan(self, now_ns: int) -> bool:
-        """Form the batches of the next step; returns whether there is one."""
-        if self.wave is not None:
-            return self._plan_wave(now_ns, self.wave)
-        for _ in range(self._tries):
-            self._step += 1
-            self._planned = list(self.ranks)
-            batches = [rank.plan(now_ns, self._step) for rank in self.ranks]
-            if any(batch.mode != "idle" for batch in batches):
-                self.batches = batches
-                return True
-            self._ended += [job for rank in self.ranks for job in rank.commit(now_ns)]
-        return False
-
-    def _plan_wave(self, now_ns: int, wave: Wave) -> bool:
-        """Form the batches of a step of a wave: dummies where there is no work, or a pause is awaited."""
-        held = [wave.holds(now_ns, number) for number in range(len(self.ranks))]
-        self._planned = [rank for rank, waits in zip(self.ranks, held, strict=True) if not waits]
-        batches = [
-            IDLE if waits else rank.plan(now_ns, wave.step + 1) for rank, waits in zip(self.ranks, held, strict=True)
-        ]
-        self.batches = wave.fill(batches)
-        return True
-
-    def find_wake(self, now_ns: int) -> int:
-        """Find when a group that is asleep can begin, given a request now."""
-        if self.wave is None:
-            return now_ns
-        return max(now_ns + self.wave.rules.wake_ns, self.wave.paused_until_ns or 0)
-
-    def goes_on(self, now_ns: int) -> bool:
-        """Tell whether a group that ended a step goes on with the next; a wave may end."""
-        return self.wave is None or self.wave.count_step(now_ns, self.busy)
-
-    def time(self, now_ns: int, step: int, steps: Ledger, rank_steps: Ledger) -> int:
-        """Ask how long the step takes and write it down; returns its time."""
-        worker = self.worker.number
-        agreed = self.worker.spec.meeting.agree(self.batches)
-        rows = np.array(
-            [
-                (step, worker, number, _PLACES[batch.mode], *batch[2:7], rows, *rank.levels(now_ns), 0, 0, 0)
-                for number, batch, rows, rank in zip(self.numbers, self.batches, agreed.rows, self.ranks, strict=True)
-            ],
-            np.int64,
-        ).T
-        work = StepWork(
-            mode=tuple(batch.mode for batch in self.batches),
-            decode_rows=rows[4],
-            decode_pairs=rows[5],
-            kv_tokens=rows[6],
-            prompt_tokens=rows[7],
-            prompt_pairs=rows[8],
-            rows=rows[9],
-            graph=agreed.graph,
-            split=agreed.split,
-            padded=agreed.padded,
-            low_latency=agreed.low_latency,
-        )
-        taken = self.worker.spec.costs.time_step(work)
-        own, shared = taken.own_ns, taken.shared_ns
-        rows[-3], rows[-2] = own, shared
-        rows[-1] = (own.max() - own) + (shared.max() - shared)
-        total_ns = taken.total_ns
-        rank_steps.write(rows)
-        flags = (int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency))
-        steps.add((step, worker, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags))
-        return total_ns
-
-    def commit(self, now_ns: int) -> list[Job]:
-        """Take the results of the step; returns the jobs that ended."""
-        ended: list[Job] = []
-        batches, self.batches = self.batches, []
-        for rank in self._planned:
-            ended += rank.commit(now_ns)
-        publishing = self.worker.spec.publishing
-        for place, batch in enumerate(batches):
-            self._since[place] += 1
-            due = publishing.every_batches is not None and self._since[place] >= publishing.every_batches
-            if due or (publishing.prompts and batch.mode in EXTENDING):
-                self._since[place] = 0
-                self.worker.publish(now_ns, self.numbers[place])
-            if publishing.changes:
-                self.worker.note_change(now_ns, self.numbers[place])
-        return ended
-
-    def take_ended(self) -> list[Job]:
-        """Give the jobs that ended in passes without a step since the last call."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def publish_idle(self, now_ns: int) -> None:
-        """Let all ranks publish that there is no work."""
-        self.slept_ns = now_ns
-        for number in self.numbers:
-            self.worker.publish(now_ns, number)
 
 
 def tell_levels(load: Load) -> Levels:

@@ -68,7 +68,7 @@ REQUESTS = Table(
         Column("prompt_tokens", "int64", "tokens", "of its prompt"),
         Column("output_tokens", "int64", "tokens", "generated"),
         Column("cached_tokens", "int64", "tokens", "found in the prefix cache", nullable=True),
-        Column("recomputed_tokens", "int64", "tokens", "lost by retractions"),
+        Column("recomputed_tokens", "int64", "tokens", "computed beyond the prompt, for retractions"),
         Column("retractions", "int64", "", "how often it lost its place"),
         Column("refused", "int64", "", "1: no pool could hold it"),
     ),

@@ -19,7 +19,7 @@ def deal(heavy_tokens: int, eager: tuple[int, ...] = ()) -> Dealt:
     tokens[:, 2] += heavy_tokens
     nothing = np.zeros((STEPS, RANKS), np.int64)
     lost = np.isin(np.arange(STEPS), eager)
-    return Dealt(requests, tokens, nothing, nothing, nothing, nothing, lost, np.zeros(STEPS, bool))
+    return Dealt(requests, tokens, tokens, nothing, nothing, nothing, nothing, lost, np.zeros(STEPS, bool))
 
 
 def test_the_batches_played_are_those_that_were_dealt() -> None:

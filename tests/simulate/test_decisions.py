@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dprankdiag.simulate.decisions import Decision, judge_decisions
+from dprankdiag.simulate.decisions import Decision, judge_decisions, summarize_errors
+from dprankdiag.simulate.routers.gateway import Gateway
 from dprankdiag.simulate.routers.sglang import SglangController, count_requests, count_tokens
 from dprankdiag.simulate.routers.vllm import Layout, VllmRouter
 from tests.simulate.routers.builders import MS, ask, show
@@ -77,3 +78,38 @@ def test_a_front_end_is_judged_by_the_engines_that_it_sees() -> None:
 def test_decisions_and_truths_of_different_number_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         judge_decisions("controller", [Decision(5, 0, 0, "policy", (9,), None, (0,))], [], count_requests)
+
+
+def test_gateway_and_controller_are_wrong_each_in_its_own_way() -> None:
+    # Two engines of two ranks. Another gateway has just sent ten requests to engine 0: six to rank 0, four to rank 1.
+    # Ours has sent nothing and takes both engines for empty; the controller of engine 0 believes snapshots 40 ms old
+    # that show one request on each rank, and takes rank 0, which has two more than rank 1.
+    gateway, controller = Gateway(2, "power_of_two", seed=1), SglangController(2, "total_requests")
+    controller.observe(50 * MS, [show(1, stamp=10 * MS), show(1, stamp=10 * MS)])
+    worker = gateway.place(50 * MS, ask(1))
+    controller.place(50 * MS, ask(1))
+    of_engines = [show(2, 10), show(1)]
+    of_ranks = [show(1, 6), show(1, 4)]
+    (first,) = judge_decisions("gateway", gateway.decisions, [of_engines], gateway.measure)
+    (second,) = judge_decisions("controller", controller.decisions, [of_ranks], controller.measure)
+    assert first.requests_error == (-12, -1)
+    assert first.regret == (11.0 if worker == 0 else 0.0)
+    assert second.requests_error == (-6, -4)
+    assert (second.age_ns, second.better_rank, second.regret) == ((40 * MS, 40 * MS), 1, 2.0)
+
+
+def test_a_summary_counts_what_is_known() -> None:
+    decisions = [
+        Decision(10, 0, 0, "policy", (1, 0), None, (3, None)),
+        Decision(20, 1, 1, "policy", (1, 5), None, (3, 19)),
+        Decision(30, 2, 1, "pinned", (1, 1), None, (29, 30)),
+    ]
+    truths = [[show(1), show(0)], [show(9), show(2)], [show(1), show(1)]]
+    summary = summarize_errors("controller", judge_decisions("controller", decisions, truths, count_requests))
+    assert (summary.decisions, summary.judged, summary.regretted) == (3, 2, 1)
+    # Ages 7, 17, 1, 1 and 0 ns; the first choice has one request more than the best, the second none.
+    assert (summary.median_age_ns, summary.oldest_age_ns) == (1, 17)
+    assert (summary.largest_requests_error, summary.largest_tokens_error) == (8, None)
+    assert summary.mean_regret == 0.5
+    empty = summarize_errors("controller", [])
+    assert (empty.median_age_ns, empty.largest_requests_error, empty.mean_regret) == (None, None, None)

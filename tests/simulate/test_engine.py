@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dprankdiag.model.schema import ABSENT_ID
 from dprankdiag.simulate.base import Part, Request
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.ranks import Acceptance
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.workers import Publishing, Worker
 from dprankdiag.simulate.world_tables import MODES, Outcome
-from tests.simulate.worlds import ROOMY, PlainCosts, RoundRobin, ask, by_rank, run_one
+from tests.simulate.worlds import ROOMY, PlainCosts, RoundRobin, ask, by_rank, run_one, same_bytes
 
 
 def test_a_lone_request_takes_a_prompt_step_and_a_step_for_each_further_token() -> None:
@@ -113,6 +114,34 @@ def test_several_workers_without_a_gateway_are_an_error() -> None:
         serve([], [Worker((ROOMY,), RoundRobin(1), PlainCosts())] * 2)
 
 
+def test_a_gateway_chooses_the_worker_and_the_workers_router_the_rank() -> None:
+    workers = [Worker((ROOMY,) * 2, RoundRobin(2), PlainCosts()) for _ in range(2)]
+    outcome = serve([ask(n, 10, 30, at_ns=n) for n in range(8)], workers, RoundRobin(2))
+    assert outcome.requests["worker"].tolist() == [0, 1] * 4
+    assert outcome.requests["rank"].tolist() == [0, 0, 1, 1] * 2
+    gateway = outcome.decisions["rank"] == ABSENT_ID
+    assert gateway.sum() == 8
+    choices = outcome.beliefs["decision"]
+    assert (np.bincount(choices) == 2).all()
+
+
+def test_speculation_gains_as_many_tokens_a_step_as_the_rank_accepts() -> None:
+    outcome = run_one([ask(0, 100, 261)], [SglangRules(10_000, acceptance=Acceptance(4, 2.6))])
+    verify = outcome.rank_steps["mode"] == MODES.index("verify")
+    assert verify.sum() == 100
+    assert (outcome.rank_steps["decode_rows"][verify] == 4).all()
+    first = outcome.rank_steps["decode_pairs"][verify][0]
+    assert first == 101 + 102 + 103 + 104
+    assert outcome.rank_steps["kv_tokens"][verify][0] == 104
+
+
+def test_ranks_that_accept_less_keep_their_requests_longer() -> None:
+    requests = [ask(n, 100, 201, rank=n) for n in range(2)]
+    rules = [SglangRules(10_000, acceptance=Acceptance(4, mean)) for mean in (3.0, 1.5)]
+    ends = run_one(requests, rules).requests["end_ns"]
+    assert ends[1] > 1.5 * ends[0]
+
+
 _requests = st.lists(
     st.tuples(st.integers(0, 40_000_000), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=25
 )
@@ -136,15 +165,6 @@ def _list_requests(drawn: list[tuple[int, int, int]]) -> list[Request]:
     ]
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
-    tables = ("steps", "rank_steps", "requests", "decisions", "beliefs", "publishes")
-    return all(
-        left.tobytes() == right.tobytes()
-        for name in tables
-        for left, right in zip(getattr(one, name).values(), getattr(other, name).values(), strict=True)
-    )
-
-
 @settings(max_examples=60, deadline=None)
 @given(_requests, _rules)
 def test_tokens_and_time_are_conserved(drawn: list[tuple[int, int, int]], rules: SglangRules) -> None:
@@ -154,22 +174,38 @@ def test_tokens_and_time_are_conserved(drawn: list[tuple[int, int, int]], rules:
     assert table["output_tokens"].tolist() == [r.output_tokens for r in requests]
     assert (steps["used_tokens"] <= rules.capacity_tokens).all()
     assert steps["used_tokens"].min() >= 0
-    cached = table["prompt_tokens"].sum() - table["cached_tokens"].sum()
-    if not table["retractions"].any():
-        assert steps["prompt_tokens"].sum() == cached
-    else:
-        assert steps["prompt_tokens"].sum() >= cached
+    computed = table["prompt_tokens"] - table["cached_tokens"] + table["recomputed_tokens"]
+    assert steps["prompt_tokens"].sum() == computed.sum()
+    if rules.acceptance.width == 1:
+        # A request gains its tokens in decode steps, but for one at the end of each prompt that it computed.
+        prompts = len(requests) + table["retractions"].sum()
+        assert table["output_tokens"].sum() - prompts <= steps["decode_rows"].sum() <= table["output_tokens"].sum()
+        if not table["retractions"].any():
+            assert steps["decode_rows"].sum() == table["output_tokens"].sum() - prompts
     parts = steps["own_ns"] + steps["shared_ns"] + steps["waiting_ns"]
     whole = (outcome.steps["total_ns"] - outcome.steps["common_ns"])[steps["step"]]
     assert (parts == whole).all()
     assert (np.diff(outcome.steps["start_ns"]) >= outcome.steps["total_ns"][:-1]).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(_requests, _rules, st.booleans())
+def test_steps_made_at_once_leave_the_bytes_of_steps_made_one_by_one(
+    drawn: list[tuple[int, int, int]], rules: SglangRules, lockstep: bool
+) -> None:
+    requests = _list_requests(drawn)
+    slow, fast = (
+        serve(requests, [Worker((rules,) * 3, RoundRobin(3), PlainCosts(), lockstep=lockstep)], most_leapt=most)
+        for most in (0, 64)
+    )
+    assert same_bytes(slow, fast)
+
+
 @settings(max_examples=20, deadline=None)
 @given(_requests, _rules)
 def test_equal_worlds_leave_equal_bytes(drawn: list[tuple[int, int, int]], rules: SglangRules) -> None:
     requests = _list_requests(drawn)
-    assert _same(run_one(requests, [rules] * 2), run_one(requests, [rules] * 2))
+    assert same_bytes(run_one(requests, [rules] * 2), run_one(requests, [rules] * 2))
 
 
 @settings(max_examples=20, deadline=None)
@@ -181,6 +217,25 @@ def test_renumbered_ranks_give_renumbered_results(drawn: list[tuple[int, int, in
     ]
     moved = [Request(r.number, r.arrival_ns, r.parts, r.output_tokens, pinned_rank=order[r.number % 3]) for r in pinned]
     one, other = run_one(pinned, [ROOMY] * 3), run_one(moved, [ROOMY] * 3)
+    _assert_permuted(one, other, order)
+
+
+@settings(max_examples=20, deadline=None)
+@given(_requests, _rules, st.permutations(range(3)))
+def test_a_router_that_counts_its_turn_from_another_rank_permutes_results(
+    drawn: list[tuple[int, int, int]], rules: SglangRules, order: list[int]
+) -> None:
+    class Turned(RoundRobin):
+        def place(self, now_ns: int, request: Request) -> int:
+            return order[super().place(now_ns, request)]
+
+    requests = _list_requests(drawn)
+    one = run_one(requests, [rules] * 3)
+    other = serve(requests, [Worker((rules,) * 3, Turned(3), PlainCosts())])
+    _assert_permuted(one, other, order)
+
+
+def _assert_permuted(one: Outcome, other: Outcome, order: list[int]) -> None:
     for column in ("own_ns", "running", "used_tokens", "waiting_ns"):
         assert (by_rank(one, column, 3) == by_rank(other, column, 3)[:, order]).all()
     assert one.requests["end_ns"].tolist() == other.requests["end_ns"].tolist()

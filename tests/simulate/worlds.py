@@ -58,3 +58,12 @@ def run_one(requests: Sequence[Request], ranks: Sequence[RankRules], **rest: obj
 def by_rank(outcome: Outcome, column: str, ranks: int) -> np.ndarray:
     """Give a column of rank steps as `(steps, ranks)` of a world of one lockstep group."""
     return outcome.rank_steps[column].reshape(-1, ranks)
+
+
+def same_bytes(one: Outcome, other: Outcome) -> bool:
+    tables = ("steps", "rank_steps", "requests", "decisions", "beliefs", "publishes")
+    return all(
+        left.tobytes() == right.tobytes()
+        for name in tables
+        for left, right in zip(getattr(one, name).values(), getattr(other, name).values(), strict=True)
+    )

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, Measure, Reason
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
 
 Policy = Literal["auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens"]
 Role = Literal["unified", "prefill", "decode"]
@@ -51,13 +51,14 @@ REFRESH_EVERY_DISPATCH = Budget(refresh_ns=0, skips_equal_stamps=False)
 """No release: what the throttle and the comparison of stamps are there to prevent. A pick is forgotten at the next."""
 
 
-def worst_age_ns(publish_ns: int, budget: Budget = SINCE_0_5_13) -> int:
+def worst_age_ns(publish_ns: int, budget: Budget = SINCE_0_5_13, *, burst_ns: int = 0) -> int:
     """Give the greatest age of a belief about a rank that publishes every `publish_ns`, ns.
 
     A snapshot may be read just before its successor is written, and is believed until the first dispatch after the
-    throttle has passed. A rank that publishes every 15 steps of 30 ms is believed for up to 470 ms.
+    throttle has passed. A rank that publishes every 15 steps of 30 ms is believed for up to 470 ms. The requests of one
+    message are placed without reading again, which adds the time that placing them takes.
     """
-    return publish_ns + budget.refresh_ns
+    return publish_ns + budget.refresh_ns + burst_ns
 
 
 def count_requests(load: Load) -> tuple[float, ...]:
@@ -79,7 +80,6 @@ class SglangController:
     Attributes:
         policy: as resolved, never `auto`.
         requests, tokens: the budget, `n_ranks` numbers each.
-        decisions: in order, unless not kept.
     """
 
     def __init__(
@@ -95,15 +95,22 @@ class SglangController:
         self.policy = resolve_policy(policy, role)
         self.requests = [0] * n_ranks
         self.tokens = [0] * n_ranks
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
         self._budget = budget
         self._active = [rank for rank in range(n_ranks) if active is None or active[rank]]
-        self._keep = keep
+        self._looks = self.policy in MEASURES
         self._board: Sequence[Load | None] = [None] * n_ranks
+        self._observed_ns = 0
         self._read: list[Load | None] = [None] * n_ranks
+        self._stamps: tuple[int | None, ...] = (None,) * n_ranks
         self._refreshed_ns: int | None = None
         self._turn = 0
         self._probe_turn = 0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
 
     @property
     def measure(self) -> Measure | None:
@@ -113,6 +120,7 @@ class SglangController:
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take the board of snapshots as it hangs now; it is read at a dispatch."""
         self._board = loads
+        self._observed_ns = now_ns
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the rank of a request and count it.
@@ -121,12 +129,16 @@ class SglangController:
             UsageError: the request demands a rank that does not exist or is not active, brings no room where rooms
                 decide, or there is no active rank.
         """
-        looks = self.policy in MEASURES
-        if looks:
-            self._refresh(now_ns)
+        looks = self._looks
+        if looks and self._is_due(now_ns):
+            self._read, self.requests, self.tokens = self._read_board()
+            self._stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
+            self._refreshed_ns = now_ns
         reason: Reason = "pinned" if request.pinned_rank is not None else "probe" if request.probe else "policy"
         rank = self._choose(request, reason)
-        self._note(now_ns, request, rank, reason, looks)
+        if self._log.keeps:
+            requests, tokens = (tuple(self.requests), tuple(self.tokens)) if looks else (None, None)
+            self._log.note(now_ns, request, rank, reason, requests, tokens, self._stamps)
         if looks and reason == "policy":
             self._count(rank, request)
         return rank
@@ -135,25 +147,35 @@ class SglangController:
         """Do nothing: the controller learns of ended requests from the snapshots."""
 
     def believed(self) -> list[Load | None]:
-        """Give what was last read of each rank, with the picks since as waiting requests; none for one never read."""
+        """Give what a request would be placed by if one came when the ranks were last observed.
+
+        Picks that are counted appear as waiting requests. None for a rank of which nothing was read, and so for all
+        where the policy looks at no load.
+        """
+        ledger = self._read, self.requests, self.tokens
+        if self._looks and self._is_due(self._observed_ns):
+            ledger = self._read_board()
         return [
             None if read is None else replace(read, waiting=requests - read.running, total_tokens=tokens)
-            for read, requests, tokens in zip(self._read, self.requests, self.tokens, strict=True)
+            for read, requests, tokens in zip(*ledger, strict=True)
         ]
 
-    def _refresh(self, now_ns: int) -> None:
-        if self._refreshed_ns is not None and now_ns - self._refreshed_ns < self._budget.refresh_ns:
-            return
-        self._refreshed_ns = now_ns
+    def _is_due(self, now_ns: int) -> bool:
+        return self._refreshed_ns is None or now_ns - self._refreshed_ns >= self._budget.refresh_ns
+
+    def _read_board(self) -> tuple[list[Load | None], list[int], list[int]]:
+        """Give what is known of each rank, its requests and its tokens, as they are after reading the board."""
+        reads, requests, tokens = list(self._read), list(self.requests), list(self.tokens)
         for rank, load in enumerate(self._board):
             if load is None:
                 continue
-            read = self._read[rank]
+            read = reads[rank]
             if self._budget.skips_equal_stamps and read is not None and load.stamp_ns == read.stamp_ns:
                 continue
-            self._read[rank] = load
-            self.requests[rank] = load.running + load.waiting
-            self.tokens[rank] = load.total_tokens
+            reads[rank] = load
+            requests[rank] = load.running + load.waiting
+            tokens[rank] = load.total_tokens
+        return reads, requests, tokens
 
     def _choose(self, request: Request, reason: Reason) -> int:
         if request.pinned_rank is not None:
@@ -163,10 +185,17 @@ class SglangController:
         if self.policy == "total_requests":
             return self.requests.index(min(self.requests))
         if self.policy == "total_tokens":
-            return min(zip(self.tokens, self.requests, range(len(self.tokens)), strict=True))[2]
+            return self._find_fewest_tokens()
         if self.policy == "round_robin":
             return self._take_turn()
         return take_room(request, len(self.requests))
+
+    def _find_fewest_tokens(self) -> int:
+        least = min(self.tokens)
+        if self.tokens.count(least) == 1:
+            return self.tokens.index(least)
+        equal = [rank for rank, tokens in enumerate(self.tokens) if tokens == least]
+        return min(equal, key=self.requests.__getitem__)
 
     def _take_turn(self) -> int:
         self._need_active()
@@ -194,14 +223,6 @@ class SglangController:
             self.requests[rank] += 1
         if self._budget.counts_tokens and self.policy == "total_tokens":
             self.tokens[rank] += request.prompt_tokens
-
-    def _note(self, now_ns: int, request: Request, rank: int, reason: Reason, looks: bool) -> None:
-        if not self._keep:
-            return
-        requests = tuple(self.requests) if looks else None
-        tokens = tuple(self.tokens) if looks else None
-        stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
-        self.decisions.append(Decision(now_ns, request.number, rank, reason, requests, tokens, stamps))
 
 
 def resolve_policy(policy: Policy, role: Role) -> Policy:

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, Reason
-from dprankdiag.simulate.routers.sglang import Role, take_room
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
+from dprankdiag.simulate.routers.sglang import Role, count_requests, take_room
 
 MINIMUM_TOKENS_STEPS = 40
 """Steps between two writes of a rank's tokens for `minimum_tokens`."""
@@ -27,19 +27,26 @@ class ShortestQueue:
     With each report the controller writes a list of ranks: as many turns for the shortest queues as bring them to the
     next longer ones, and so on until all are equal. Requests take their ranks from the list, and from a round robin
     when it is used up, however many come before the next report.
-
-    Attributes:
-        decisions: in order, unless not kept.
     """
 
     def __init__(self, n_ranks: int, *, role: Role = "unified", keep: bool = True) -> None:
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
+        self._stamps: tuple[int | None, ...] = (None,) * n_ranks
         self._role = role
-        self._keep = keep
         self._read: list[Load | None] = [None] * n_ranks
         self._requests = [0] * n_ranks
         self._queue: deque[int] = deque()
         self._turn = 0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
+
+    @property
+    def measure(self) -> Measure:
+        """Give what its list is made of."""
+        return count_requests
 
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take a report; what is left of the last list is thrown away where anything is new."""
@@ -50,6 +57,7 @@ class ShortestQueue:
         for rank, count in counts.items():
             self._requests[rank] = count
         self._queue = deque(fill_queues(counts))
+        self._stamps = tuple([None if load is None else load.stamp_ns for load in loads])
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the rank of a request.
@@ -59,10 +67,8 @@ class ShortestQueue:
         """
         reason: Reason = "policy" if request.pinned_rank is None else "pinned"
         rank = self._choose(request)
-        if self._keep:
-            stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
-            decision = Decision(now_ns, request.number, rank, reason, tuple(self._requests), None, stamps)
-            self.decisions.append(decision)
+        if self._log.keeps:
+            self._log.note(now_ns, request, rank, reason, tuple(self._requests), None, self._stamps)
         if reason == "policy":
             self._requests[rank] += 1
         return rank
@@ -110,17 +116,24 @@ class MinimumTokens:
 
     Ranks wrote their tokens every 40 steps. Whether requests on their way were added in between was not settled by
     running it, so the caller says it: without, all requests between two reports go to one rank.
-
-    Attributes:
-        decisions: in order, unless not kept.
     """
 
     def __init__(self, n_ranks: int, *, counts_sent: bool, keep: bool = True) -> None:
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
+        self._stamps: tuple[int | None, ...] = (None,) * n_ranks
         self._counts_sent = counts_sent
-        self._keep = keep
         self._read: list[Load | None] = [None] * n_ranks
         self._tokens = [0] * n_ranks
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
+
+    @property
+    def measure(self) -> Measure:
+        """Give what it compares."""
+        return lambda load: (load.total_tokens,)
 
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take what the ranks have written; a rank that wrote nothing new keeps what is counted of it."""
@@ -128,6 +141,7 @@ class MinimumTokens:
             if load is not None and load != self._read[rank]:
                 self._read[rank] = load
                 self._tokens[rank] = load.total_tokens
+        self._stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the rank of a request.
@@ -140,10 +154,8 @@ class MinimumTokens:
             rank = self._tokens.index(min(self._tokens))
         else:
             rank = check_rank(request.pinned_rank, len(self._tokens))
-        if self._keep:
-            stamps = tuple([None if read is None else read.stamp_ns for read in self._read])
-            decision = Decision(now_ns, request.number, rank, reason, None, tuple(self._tokens), stamps)
-            self.decisions.append(decision)
+        if self._log.keeps:
+            self._log.note(now_ns, request, rank, reason, None, tuple(self._tokens), self._stamps)
         if self._counts_sent and reason == "policy":
             self._tokens[rank] += request.prompt_tokens
         return rank

@@ -12,7 +12,7 @@ from typing import Literal
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.base import Load, Request
-from dprankdiag.simulate.decisions import Decision, Measure, Reason
+from dprankdiag.simulate.decisions import Decision, DecisionLog, Measure, Reason
 from dprankdiag.simulate.routers.vllm_coordinator import Coordinator, Counts, Published
 
 Score = Literal["kv", "four_waiting", "four_waiting_fixed"]
@@ -31,10 +31,10 @@ def score_kv(waiting: int, running: int, kv_ratio: float, inflight: int) -> floa
         kv_ratio: used part of the KV pool, 0 to 1; up to one half, or with nobody waiting, it costs nothing.
         inflight: the client's own requests on the engine, times the number of clients: a floor under stale counts.
     """
-    score: float = max(inflight, waiting + running)
-    if waiting > 0:
-        score += KV_WEIGHT * waiting * max(0.0, kv_ratio - KV_FREE)
-    return score
+    load = waiting + running if waiting + running > inflight else inflight
+    if waiting == 0 or kv_ratio <= KV_FREE:
+        return load
+    return load + KV_WEIGHT * waiting * (kv_ratio - KV_FREE)
 
 
 def score_four_waiting(waiting: int, running: int, kv_ratio: float, inflight: int) -> float:
@@ -73,26 +73,25 @@ class VllmFrontEnd:
         self._clients = clients
         self._rotates = score != "four_waiting_fixed"
         self._score = score_kv if score == "kv" else score_four_waiting
+        self._scores = [0.0] * n_engines
 
     def take(self, counts: Sequence[Counts]) -> None:
         """Take published counts; what it counted itself since the last ones is forgotten."""
         self.counts = list(counts)
+        for engine in range(len(counts)):
+            self._rate(engine)
 
     def choose(self) -> int:
         """Choose an engine: the scan begins one further at each choice, and the first of equals wins."""
-        n_engines, clients = len(self.counts), self._clients
-        best, least = self.start, float("inf")
-        for place in range(self.start, self.start + n_engines):
-            engine = place if place < n_engines else place - n_engines
-            waiting, running, kv_ratio = self.counts[engine]
-            score = self._score(waiting, running, kv_ratio, clients * self.inflight[engine])
-            if score < least:
-                best, least = engine, score
+        scores = self._scores
+        least = min(scores)
+        best = scores.index(least, self.start) if least in scores[self.start :] else scores.index(least)
         waiting, running, kv_ratio = self.counts[best]
-        self.counts[best] = (waiting + clients, running, kv_ratio)
+        self.counts[best] = (waiting + self._clients, running, kv_ratio)
         self.inflight[best] += 1
+        self._rate(best)
         if self._rotates:
-            self.start = (self.start + 1) % n_engines
+            self.start = (self.start + 1) % len(scores)
         return best
 
     def pin(self, engine: int) -> int:
@@ -104,7 +103,17 @@ class VllmFrontEnd:
         if not 0 <= engine < len(self.counts):
             raise UsageError(f"engine {engine} is demanded of a front end that sees {len(self.counts)}")
         self.inflight[engine] += 1
+        self._rate(engine)
         return engine
+
+    def finish(self, engine: int) -> None:
+        """Take that one of its requests has ended on an engine."""
+        self.inflight[engine] -= 1
+        self._rate(engine)
+
+    def _rate(self, engine: int) -> None:
+        waiting, running, kv_ratio = self.counts[engine]
+        self._scores[engine] = self._score(waiting, running, kv_ratio, self._clients * self.inflight[engine])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +155,6 @@ class VllmRouter:
     Attributes:
         coordinator: of all engines.
         front_ends: of all nodes, node by node.
-        decisions: in order, unless not kept.
         published: what the coordinator sent, in order, unless not kept.
     """
 
@@ -160,15 +168,19 @@ class VllmRouter:
             for _ in range(layout.nodes)
             for client in range(layout.clients)
         ]
-        self.decisions: list[Decision] = []
+        self._log = DecisionLog(keep)
         self.published: list[Published] = []
         self._layout = layout
         self._door = door or (lambda request: request.number)
-        self._keep = keep
         self._reported: list[Load | None] = [None] * layout.n_engines
-        self._stamps: list[int | None] = [None] * layout.n_engines
+        self._stamps: tuple[int | None, ...] = (None,) * layout.n_engines
         self._took: dict[int, int] = {}
         self._last = 0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Give the decisions in order; none are there unless they are kept."""
+        return self._log.read()
 
     @property
     def measure(self) -> Measure:
@@ -178,8 +190,8 @@ class VllmRouter:
     def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
         """Take what the engines show; they report it only where running or waiting has changed.
 
-        So the KV use that front ends know of an engine stands still while its counts do. Loads with the same
-        stamp belong to one step.
+        So the KV use that front ends know of an engine stands still while its counts do. Loads that name no step are
+        taken to be of one step where their stamps are equal.
         """
         self._advance(now_ns)
         if self._layout.silent or self._layout.is_external:
@@ -190,7 +202,8 @@ class VllmRouter:
                 continue
             self._reported[engine] = load
             counts = (load.waiting, load.running, share_kv(load))
-            self.coordinator.report(now_ns, engine, counts, step=load.stamp_ns)
+            step = load.stamp_ns if load.step is None else load.step
+            self.coordinator.report(now_ns, engine, counts, step=step, stamp_ns=load.stamp_ns)
 
     def place(self, now_ns: int, request: Request) -> int:
         """Choose the engine of a request, at the front end that it reaches.
@@ -202,10 +215,10 @@ class VllmRouter:
         door = self._door(request) % len(self.front_ends)
         front_end = self.front_ends[door]
         first = door // self._layout.clients * self._local
-        believed = [waiting + running for waiting, running, _ in front_end.counts] if self._keep else []
+        believed = [waiting + running for waiting, running, _ in front_end.counts] if self._log.keeps else []
         engine = first + (front_end.choose() if request.pinned_rank is None else front_end.pin(request.pinned_rank))
         self._took[request.number] = self._last = door
-        if self._keep:
+        if self._log.keeps:
             self._note(now_ns, request, engine, first, believed)
         return engine
 
@@ -213,7 +226,7 @@ class VllmRouter:
         """Take that a request has ended: its front end has one less in flight there."""
         door = self._took.pop(request.number, None)
         if door is not None:
-            self.front_ends[door].inflight[rank % self._local] -= 1
+            self.front_ends[door].finish(rank % self._local)
 
     def believed(self) -> list[Load | None]:
         """Give what the front end that chose last believes; none of engines it does not see or that never reported.
@@ -231,11 +244,14 @@ class VllmRouter:
         return ledger
 
     def _note(self, now_ns: int, request: Request, engine: int, first: int, believed: Sequence[int]) -> None:
-        requests: list[int | None] = [None] * self._layout.n_engines
-        requests[first : first + self._local] = believed
-        stamps = tuple(stamp if own is not None else None for stamp, own in zip(self._stamps, requests, strict=True))
         reason: Reason = "policy" if request.pinned_rank is None else "pinned"
-        self.decisions.append(Decision(now_ns, request.number, engine, reason, tuple(requests), None, stamps))
+        requests: tuple[int | None, ...] = tuple(believed)
+        stamps = self._stamps
+        if self._local < self._layout.n_engines:
+            before, stop = (None,) * first, first + self._local
+            after = (None,) * (self._layout.n_engines - stop)
+            requests, stamps = (*before, *requests, *after), (*before, *stamps[first:stop], *after)
+        self._log.note(now_ns, request, engine, reason, requests, None, stamps)
 
     def _advance(self, now_ns: int) -> None:
         """Publish what was due until now."""
@@ -245,11 +261,11 @@ class VllmRouter:
             due = self.coordinator.due_ns
 
     def _deliver(self, message: Published) -> None:
-        if self._keep:
+        if self._log.keeps:
             self.published.append(message)
-        if message.counts is None or message.steps is None:
+        if message.counts is None or message.stamps_ns is None:
             return
-        self._stamps = list(message.steps)
+        self._stamps = message.stamps_ns
         for door, front_end in enumerate(self.front_ends):
             first = door // self._layout.clients * self._local
             front_end.take(message.counts[first : first + self._local])

@@ -26,14 +26,14 @@ class Published:
     Attributes:
         at_ns: when it was sent.
         counts: of each engine; none in a message of a wave alone.
-        steps: which step the counts of each engine are of, none where it has never reported; likewise.
+        stamps_ns: when each engine wrote its counts, none where it never has; likewise.
         wave: counts the spans between two idle times of all engines.
         running: the engines are in a wave.
     """
 
     at_ns: int
     counts: tuple[Counts, ...] | None
-    steps: tuple[int | None, ...] | None
+    stamps_ns: tuple[int | None, ...] | None
     wave: int
     running: bool
 
@@ -61,7 +61,7 @@ class Coordinator:
         self._lockstep = lockstep
         self._external = external
         self._counts: list[Counts] = [(0, 0, 0.0)] * n_engines
-        self._steps: list[int | None] = [None] * n_engines
+        self._stamps: list[int | None] = [None] * n_engines
         self._complete: tuple[tuple[Counts, ...], tuple[int | None, ...]] | None = None
         self._changed = False
         self._newest = (-1, -1)
@@ -79,15 +79,29 @@ class Coordinator:
             return due
         return max(due, self._published_ns + (CHANGED_NS if self._changed else HEARTBEAT_NS))
 
-    def report(self, now_ns: int, engine: int, counts: Counts, *, step: int = 0, wave: int = 0) -> None:
-        """Take an engine's counts before or after a step; engines report only what has changed."""
+    def report(
+        self,
+        now_ns: int,
+        engine: int,
+        counts: Counts,
+        *,
+        step: int = 0,
+        wave: int = 0,
+        stamp_ns: int | None = None,
+    ) -> None:
+        """Take an engine's counts before or after a step; engines report only what has changed.
+
+        Args:
+            step, wave: that the engine is in; a step or wave not heard of before completes the one before it.
+            stamp_ns: when the engine wrote them, if that is not now.
+        """
         self._heard_ns = now_ns
         if self._lockstep and (wave, step) > self._newest:
             if self._changed:
-                self._complete = tuple(self._counts), tuple(self._steps)
+                self._complete = tuple(self._counts), tuple(self._stamps)
             self._newest = (wave, step)
         self._counts[engine] = counts
-        self._steps[engine] = step
+        self._stamps[engine] = now_ns if stamp_ns is None else stamp_ns
         self._changed = True
 
     def start_wave(self, now_ns: int, wave: int) -> Published | None:
@@ -109,10 +123,10 @@ class Coordinator:
     def publish(self, now_ns: int) -> Published:
         """Send the last complete step if one is known, else the counts as they are."""
         if self._complete is None:
-            counts, steps = tuple(self._counts), tuple(self._steps)
+            counts, stamps = tuple(self._counts), tuple(self._stamps)
             self._changed = False
         else:
-            counts, steps = self._complete
+            counts, stamps = self._complete
             self._complete = None
         self._published_ns = self._heard_ns = now_ns
-        return Published(now_ns, counts, steps, self.wave, self.running)
+        return Published(now_ns, counts, stamps, self.wave, self.running)

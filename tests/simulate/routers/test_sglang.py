@@ -122,6 +122,12 @@ def test_round_robin_goes_over_active_ranks_and_health_checks_have_their_own_tur
     assert {decision.reason for decision in router.decisions} == {"policy", "probe"}
 
 
+def test_the_budget_does_not_know_which_ranks_are_active() -> None:
+    router = SglangController(2, "total_requests", active=[True, False])
+    router.observe(0, [show(3, stamp=1), None])
+    assert router.place(0, ask()) == 1
+
+
 def test_a_health_check_is_no_load() -> None:
     router = SglangController(2, "total_requests")
     router.place(0, ask(probe=True))
@@ -169,6 +175,19 @@ def test_the_ledger_shows_picks_as_waiting_requests_and_nothing_of_ranks_that_ne
     assert router.place(0, ask(1, 1_000)) == 1
     assert router.place(0, ask(2, 10)) == 0
     assert router.believed() == [show(3, 2, 710, stamp=5, used=700), None]
+
+
+def test_the_ledger_shown_is_the_one_that_the_next_request_is_placed_by() -> None:
+    router = SglangController(2, "total_requests")
+    router.observe(0, [show(1, stamp=1), show(2, stamp=1)])
+    assert router.believed() == [show(1, stamp=1), show(2, stamp=1)]
+    router.place(0, ask())
+    router.observe(19 * MS, [show(7, stamp=2), show(8, stamp=2)])
+    assert router.believed() == [show(1, 1, stamp=1), show(2, stamp=1)]
+    router.observe(20 * MS, [show(7, stamp=2), show(8, stamp=2)])
+    assert router.believed() == [show(7, stamp=2), show(8, stamp=2)]
+    # Looking does not count as reading: the throttle still runs from the last dispatch.
+    assert router.requests == [2, 2]
 
 
 @given(

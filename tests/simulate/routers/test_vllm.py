@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dprankdiag.errors import UsageError
 from dprankdiag.simulate.routers.vllm import Layout, VllmFrontEnd, VllmRouter, score_kv
@@ -18,8 +21,8 @@ def test_the_score_chooses_what_the_front_ends_own_code_chose(payloads: Path) ->
     for case in cases:
         counts = [(waiting, running, kv) for waiting, running, kv in case["engines_waiting_running_kv"]]
         front_end = VllmFrontEnd(len(counts), clients=case["client_count"], client=case["client_index"])
-        front_end.take(counts)
         front_end.inflight = list(case["inflight_of_this_client"])
+        front_end.take(counts)
         front_end.start = case["eng_start_index_before"]
         rank = case["explicit_rank"]
         chosen = [front_end.choose() if rank is None else front_end.pin(rank) for _ in range(case["requests"])]
@@ -60,6 +63,7 @@ def test_in_the_older_score_stale_counts_have_no_floor() -> None:
     front_ends = {name: VllmFrontEnd(3, score=name) for name in ("kv", "four_waiting")}
     for front_end in front_ends.values():
         front_end.inflight = [9, 9, 1]
+        front_end.take([(0, 0, 0.0)] * 3)
     assert front_ends["kv"].choose() == 2
     assert front_ends["four_waiting"].choose() == 0
 
@@ -102,6 +106,20 @@ def test_front_ends_that_do_not_know_of_each_other_send_a_burst_the_same_way() -
     assert Counter(first_picks(1))[3] == 4
 
 
+def test_a_request_that_comes_within_a_step_does_not_complete_it() -> None:
+    # Both engines report step 1; then a request reaches engine 0 before step 2. Its report names step 1, so all wait.
+    router = VllmRouter(Layout(2))
+    step_1 = [replace(show(3, stamp=10 * MS), step=1), replace(show(4, stamp=10 * MS), step=1)]
+    router.observe(10 * MS, step_1)
+    router.observe(20 * MS, [replace(show(3, 1, stamp=20 * MS), step=1), step_1[1]])
+    assert router.coordinator.due_ns == 70 * MS
+    router.observe(40 * MS, [replace(show(4, stamp=40 * MS), step=2), step_1[1]])
+    router.place(41 * MS, ask())
+    (message,) = router.published
+    assert message.counts == ((1, 3, 0.0), (0, 4, 0.0))
+    assert message.stamps_ns == (20 * MS, 10 * MS)
+
+
 def test_a_hybrid_front_end_sees_and_chooses_engines_of_its_node_alone() -> None:
     router = VllmRouter(Layout(8, nodes=2, clients=2), door=lambda request: 3)
     router.observe(MS, [show(0, 1, stamp=1)] * 4 + [show(50, 9, stamp=1)] * 4)
@@ -128,3 +146,33 @@ def test_an_ended_request_is_no_longer_in_flight_at_the_front_end_that_took_it()
     router.release(5, request, rank)
     router.release(6, request, rank)
     assert [front_end.inflight for front_end in router.front_ends] == [[0, 0], [0, 0]]
+
+
+@given(
+    moves=st.lists(
+        st.one_of(
+            st.tuples(st.just("choose"), st.just(0)),
+            st.tuples(st.just("pin"), st.integers(0, 3)),
+            st.tuples(st.just("finish"), st.integers(0, 3)),
+            st.tuples(st.just("take"), st.integers(0, 9)),
+        ),
+        max_size=40,
+    )
+)
+def test_the_choice_is_the_first_lowest_score_from_the_start_whatever_happened_before(
+    moves: list[tuple[str, int]],
+) -> None:
+    front_end = VllmFrontEnd(4, clients=2)
+    for what, value in moves:
+        if what == "pin":
+            front_end.pin(value)
+        elif what == "finish" and front_end.inflight[value]:
+            front_end.finish(value)
+        elif what == "take":
+            front_end.take([(value * engine % 5, engine, 0.2 * engine) for engine in range(4)])
+        elif what == "choose":
+            scan = [(front_end.start + place) % 4 for place in range(4)]
+            scores = [
+                score_kv(*counts, 2 * own) for counts, own in zip(front_end.counts, front_end.inflight, strict=True)
+            ]
+            assert front_end.choose() == min(scan, key=scores.__getitem__)

@@ -104,7 +104,7 @@ def test_in_lockstep_each_message_puts_off_publishing_until_a_step_is_complete()
     assert coordinator.due_ns == 70 * MS
     message = coordinator.publish(70 * MS)
     assert message.counts == ((1, 0, 0.0), (1, 0, 0.0))
-    assert message.steps == (1, 1)
+    assert message.stamps_ns == (10 * MS, 40 * MS)
     # What has changed since waits for its own turn.
     assert coordinator.due_ns == 170 * MS
 
