@@ -108,4 +108,19 @@ class Page:
 def _write(name: str, labels: Labels, value: float) -> str:
     inside = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
     shown = f"{{{inside}}}" if inside else ""
-    return f"{name}{shown} {'NaN' if math.isnan(value) else repr(float(value))}"
+    return f"{name}{shown} {_spell(float(value))}"
+
+
+def _spell(value: float) -> str:
+    """Spell a number as the client does: from a million on with an exponent.
+
+    Source: prometheus_client 0.22, text exposition.
+    """
+    if math.isnan(value):
+        return "NaN"
+    text = repr(value)
+    point = text.find(".")
+    if value <= 0 or point <= 6:
+        return text
+    digits = (text[:point] + text[point + 1 :]).rstrip("0")
+    return f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e+{point - 1:02d}"

@@ -229,9 +229,9 @@ class _Writer:
             page.family(f"sglang:{name}", "gauge", self._each(nothing, written))
         if self._release >= (0, 5, 12):
             page.family("sglang:fwd_occupancy", "gauge", self._each(np.full(ranks, np.nan), written))
-            room = {"max_total_num_tokens": self._state.capacity, "page_size": np.full(ranks, float(_PAGE_TOKENS))}
-            for name, values in room.items():
-                page.family(f"sglang:{name}", "gauge", self._all_schedulers(values, None))
+            pages = self._all_schedulers(np.full(ranks, float(_PAGE_TOKENS)), None)
+            page.family("sglang:page_size", "gauge", pages)
+        page.family("sglang:max_total_num_tokens", "gauge", self._all_schedulers(self._state.capacity, None))
 
     def write_experts(self) -> None:
         """Write tokens by layer and GPU, told as a histogram whose bounds are GPUs, and the balance seen by rank 0."""

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from dprankdiag.harness.fake_engine import Body, FakeEngine, Fault
+from dprankdiag.harness.fake_engine import Asked, Body, FakeEngine, Fault, Reply
 from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.mock_profile import Profiler, WriteTrace
 from dprankdiag.harness.served_clock import WorldClock
 from dprankdiag.harness.served_engine import ServedEngine
 from dprankdiag.harness.served_ledger import ServedLedger
 from dprankdiag.simulate.world_tables import Outcome
+
+FAILED = Reply(b"Internal Server Error", 500)
+"""What an engine answers that raised."""
 
 
 class MockEngine:
@@ -47,8 +50,10 @@ class MockEngine:
         beside: MockEngine | None = None,
     ) -> None:
         self.engine = engine
-        self.clock = beside.clock if beside else WorldClock(clock, speed, start_at_s)
-        self.ledger = beside.ledger if beside else ServedLedger(outcome, engine, speed, self.clock.epoch_s)
+        self.clock: WorldClock = beside.clock if beside else WorldClock(clock, speed, start_at_s)
+        self.ledger: ServedLedger = (
+            ServedLedger(outcome, engine, speed, self.clock.epoch_s) if beside is None else beside.ledger
+        )
         self.profiler = Profiler(_count_within(self.ledger, profile), engine.engines) if profile else None
         self._server = FakeEngine(self.list_bodies(), faults=faults, token=token, clock=clock, port=port)
 
@@ -82,6 +87,18 @@ class MockEngine:
     def find_next_step(self) -> int:
         """Find the next step to begin, counted within the engine."""
         return self.ledger.count_begun(self.clock.now_ns())
+
+
+def fail_if_refused(answer: Callable[[Asked], Reply]) -> Callable[[Asked], Reply]:
+    """Let what cannot be done be answered as an engine answers that raised."""
+
+    def answered(asked: Asked) -> Reply:
+        try:
+            return answer(asked)
+        except ValueError:
+            return FAILED
+
+    return answered
 
 
 def _count_within(ledger: ServedLedger, profile: WriteTrace) -> WriteTrace:

@@ -16,7 +16,7 @@ from pathlib import Path
 from dprankdiag.harness.served_engine import ServedEngine
 
 WriteTrace = Callable[[int, int, Path], Sequence[Path]]
-"""Writes so many steps from a step of the world on into a folder, a file a rank in order of ranks; returns the files."""
+"""Writes so many steps from a step of the world on into a folder; returns the files, one a rank in order of ranks."""
 
 Name = Callable[[int], str]
 """Gives the file name of a rank."""

@@ -17,7 +17,7 @@ from dprankdiag.harness import ledger_sglang, ledger_sglang_loads
 from dprankdiag.harness.fake_engine import Asked, Body, Endpoint, Reply
 from dprankdiag.harness.ledger_engine import PUBLISH_BATCHES, REPORT_STEPS
 from dprankdiag.harness.ledger_sglang_loads import SECTIONS
-from dprankdiag.harness.mock_engine import MockEngine
+from dprankdiag.harness.mock_engine import FAILED, MockEngine, fail_if_refused
 from dprankdiag.harness.mock_profile import name_sglang
 from dprankdiag.harness.served_engine import ServedEngine
 
@@ -26,7 +26,8 @@ PAGE_TOKENS = 64
 _SINCE_LOADS, _SINCE_SNAPSHOT, _UNTIL_GET_LOAD = (0, 5, 8), (0, 5, 13), (0, 5, 20)
 _IGNORES_UNKNOWN = (0, 5, 11)
 
-_FAILED = Reply(b"Internal Server Error", 500)
+_OF_THE_SERVER = ("version", "max_total_num_tokens", "frontend", "kv_events")
+"""Keys of the configuration that ranks do not repeat."""
 
 
 class MockSglang(MockEngine):
@@ -48,8 +49,8 @@ class MockSglang(MockEngine):
         if self._release <= _UNTIL_GET_LOAD:
             bodies["/get_load"] = Endpoint(lambda _: Reply(self._write_get_load()))
         if self.profiler is not None:
-            bodies["/start_profile"] = Endpoint(self._start_profile, ("GET", "POST"))
-            bodies["/stop_profile"] = Endpoint(self._stop_profile, ("GET", "POST"))
+            bodies["/start_profile"] = Endpoint(fail_if_refused(self._start_profile), ("GET", "POST"))
+            bodies["/stop_profile"] = Endpoint(fail_if_refused(self._stop_profile), ("GET", "POST"))
         return bodies
 
     @property
@@ -73,7 +74,7 @@ class MockSglang(MockEngine):
         sections = [name.strip() for name in asked.query.get("include", "all").split(",")]
         if unknown := [name for name in sections if name not in SECTIONS]:
             if self._release >= _SINCE_SNAPSHOT:
-                return _FAILED
+                return FAILED
             if self._release < _IGNORES_UNKNOWN:
                 return Reply(json.dumps({"detail": f"Invalid include: {', '.join(unknown)}"}).encode(), 400)
         is_page = asked.query.get("format") == "prometheus"
@@ -84,7 +85,7 @@ class MockSglang(MockEngine):
         """Begin to profile; with a number of steps, write them."""
         profiler = self.profiler
         if profiler is None or profiler.is_running:
-            return _FAILED
+            return FAILED
         told = json.loads(asked.body) if asked.body else {}
         folder = Path(told.get("output_dir") or os.environ.get("SGLANG_TORCH_PROFILER_DIR", "/tmp"))
         profile_id = told.get("profile_id") or str(self.clock.utc_s())
@@ -99,7 +100,7 @@ class MockSglang(MockEngine):
 
     def _stop_profile(self, asked: Asked) -> Reply:
         if self.profiler is None or not self.profiler.is_running:
-            return _FAILED
+            return FAILED
         self.profiler.stop(self.find_next_step())
         return Reply(b"Stop profiling. This will take some time.\n")
 
@@ -160,7 +161,8 @@ def describe_server(engine: ServedEngine) -> dict[str, Any]:
             "frontend": "python",
             "kv_events": None,
         }
-    state = {**info, "world_size": schedulers, "effective_max_running_requests_per_dp": engine.running_limit}
+    own = {key: value for key, value in info.items() if key not in _OF_THE_SERVER}
+    state = {**own, "world_size": schedulers, "effective_max_running_requests_per_dp": engine.running_limit}
     return {**info, "internal_states": [state] * engine.ranks}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from dprankdiag.harness import ledger_vllm
 from dprankdiag.harness.fake_engine import Asked, Body, Endpoint, Reply
-from dprankdiag.harness.mock_engine import MockEngine
+from dprankdiag.harness.mock_engine import MockEngine, fail_if_refused
 from dprankdiag.harness.mock_profile import name_vllm
 from dprankdiag.harness.served_engine import ServedEngine
 from dprankdiag.simulate.world_tables import Outcome
@@ -61,13 +61,15 @@ class MockVllm(MockEngine):
         if self._dev_mode:
             bodies["/server_info"] = _encode({"vllm_config": describe_config(self.engine)})
         if self.profiler is not None and self._profile_dir is not None:
-            bodies["/start_profile"] = Endpoint(self._start_profile, ("POST",))
-            bodies["/stop_profile"] = Endpoint(self._stop_profile, ("POST",))
+            bodies["/start_profile"] = Endpoint(fail_if_refused(self._start_profile), ("POST",))
+            bodies["/stop_profile"] = Endpoint(fail_if_refused(self._stop_profile), ("POST",))
         return bodies
 
     def _start_profile(self, asked: Asked) -> Reply:
         if self.profiler is not None and self._profile_dir is not None:
-            self.profiler.start(self.find_next_step(), self._profile_dir, name_vllm(self.engine, round(self.clock.utc_s() * 1e9)))
+            self.profiler.start(
+                self.find_next_step(), self._profile_dir, name_vllm(self.engine, round(self.clock.utc_s() * 1e9))
+            )
         return Reply(b"")
 
     def _stop_profile(self, asked: Asked) -> Reply:

@@ -11,8 +11,9 @@ import numpy as np
 from dprankdiag.harness.served_engine import ServedEngine, describe_worker
 from dprankdiag.simulate.base import Load, Part, Request, StepTime, StepWork
 from dprankdiag.simulate.engine import serve
+from dprankdiag.simulate.ranks import Acceptance
 from dprankdiag.simulate.scheduler import SglangRules
-from dprankdiag.simulate.traffic import SECOND_NS, LogNormal, come_at_random
+from dprankdiag.simulate.traffic import LogNormal, come_at_random
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.waves import WaveRules
 from dprankdiag.simulate.workers import VLLM_PUBLISHING, Worker
@@ -90,6 +91,30 @@ def serve_vllm(slow: float = 1.0, seconds: float = 40.0) -> tuple[Outcome, Serve
     return serve(draw_requests(seconds), [worker]), describe_worker(worker)
 
 
+@lru_cache
+def serve_tight() -> tuple[Outcome, ServedEngine]:
+    """Serve on SGLang with pools that are too small, so that requests are retracted; prompts share a beginning."""
+    requests = [replace(request, parts=(Part(-1, 200), *request.parts)) for request in draw_requests(20.0, rate_s=40.0)]
+    rules = SglangRules(20_000, new_token_ratio=0.1, least_ratio=0.1, max_running=128)
+    worker = Worker((rules,) * RANKS, Turns(RANKS), Costs())
+    return serve(requests, [worker]), describe_worker(worker)
+
+
+@lru_cache
+def serve_speculating() -> tuple[Outcome, ServedEngine]:
+    """Serve on SGLang with four drafts verified a step."""
+    rules = SglangRules(420_000, max_running=128, acceptance=Acceptance(4, 2.5))
+    worker = Worker((rules,) * RANKS, Turns(RANKS), Costs())
+    return serve(draw_requests(20.0), [worker]), describe_worker(worker)
+
+
+@lru_cache
+def serve_dense(slow: float = 1.0, seconds: float = 10.0) -> tuple[Outcome, ServedEngine]:
+    """Serve a dense model on vLLM: each engine steps alone."""
+    worker = replace(vllm_worker(slow), lockstep=False, waves=None)
+    return serve(draw_requests(seconds), [worker]), describe_worker(worker)
+
+
 @dataclass
 class Clock:
     """UTC seconds that a test sets."""
@@ -98,6 +123,3 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
-
-
-__all__ = ["LONG_RANK", "RANKS", "SECOND_NS", "Clock", "serve_sglang", "serve_vllm"]
