@@ -225,7 +225,8 @@ class _Writer:
         first = "num_prefill_bootstrap_queue_reqs"
         if self._release < (0, 5, 12):
             first = "num_prefill_prealloc_queue_reqs"
-        for name in (*_EMPTY_GAUGES, first, *_QUEUES):
+        queues = (first, *_QUEUES) if self._world.role == "unified" else ()  # of a split engine nothing tells them
+        for name in (*_EMPTY_GAUGES, *queues):
             page.family(f"sglang:{name}", "gauge", self._each(nothing, written))
         if self._release >= (0, 5, 12):
             page.family("sglang:fwd_occupancy", "gauge", self._each(np.full(ranks, np.nan), written))

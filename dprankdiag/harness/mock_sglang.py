@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dprankdiag.harness import ledger_sglang, ledger_sglang_loads
 from dprankdiag.harness.fake_engine import Asked, Body, Endpoint, Reply
@@ -19,7 +19,9 @@ from dprankdiag.harness.ledger_engine import PUBLISH_BATCHES, REPORT_STEPS
 from dprankdiag.harness.ledger_sglang_loads import SECTIONS
 from dprankdiag.harness.mock_engine import FAILED, MockEngine, fail_if_refused
 from dprankdiag.harness.mock_profile import name_sglang
+from dprankdiag.harness.mock_publish import LoadPublisher
 from dprankdiag.harness.served_engine import ServedEngine
+from dprankdiag.simulate.world_tables import Outcome
 
 PAGE_TOKENS = 64
 
@@ -31,7 +33,40 @@ _OF_THE_SERVER = ("version", "max_total_num_tokens", "frontend", "kv_events")
 
 
 class MockSglang(MockEngine):
-    """An SGLang engine; see `MockEngine`."""
+    """An SGLang engine; see `MockEngine`.
+
+    Args:
+        load_port: rank r publishes its load at this port + r (0.5.19 and later); none for no messages.
+        snapshot_file: where the load snapshots lie in shared memory (0.5.16 and later); none for no file.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        engine: ServedEngine,
+        *,
+        load_port: int | None = None,
+        snapshot_file: Path | None = None,
+        **rest: Any,
+    ) -> None:
+        self._load_port = load_port
+        super().__init__(outcome, engine, **rest)
+        self._publisher: LoadPublisher | None = None
+        if load_port is not None or snapshot_file is not None:
+            self._publisher = LoadPublisher(engine, self.look, load_port, snapshot_file)
+
+    def __enter__(self) -> Self:
+        """Start to serve and to publish."""
+        super().__enter__()
+        if self._publisher is not None:
+            self._publisher.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Stop to publish and to serve."""
+        if self._publisher is not None:
+            self._publisher.__exit__(*problem)
+        super().__exit__(*problem)
 
     def list_bodies(self) -> dict[str, Body]:
         """List what is served, by path."""
@@ -105,11 +140,15 @@ class MockSglang(MockEngine):
         return Reply(b"Stop profiling. This will take some time.\n")
 
     def _write_info(self) -> bytes:
-        return json.dumps(describe_server(self.engine), separators=(",", ":")).encode()
+        return json.dumps(describe_server(self.engine, self._load_port), separators=(",", ":")).encode()
 
 
-def describe_server(engine: ServedEngine) -> dict[str, Any]:
-    """Describe an engine's configuration, by the keys that tell how its ranks work together."""
+def describe_server(engine: ServedEngine, load_port: int | None = None) -> dict[str, Any]:
+    """Describe an engine's configuration, by the keys that tell how its ranks work together.
+
+    Args:
+        load_port: of the first rank's messages; none where it sends none.
+    """
     together = engine.lockstep
     schedulers = engine.ranks * engine.attention_tp
     info: dict[str, Any] = {
@@ -159,11 +198,26 @@ def describe_server(engine: ServedEngine) -> dict[str, Any]:
             "attn_cp_size": 1,
             "moe_dp_size": 1,
             "frontend": "python",
-            "kv_events": None,
+            "kv_events": _describe_events(engine, load_port),
         }
     own = {key: value for key, value in info.items() if key not in _OF_THE_SERVER}
     state = {**own, "world_size": schedulers, "effective_max_running_requests_per_dp": engine.running_limit}
     return {**info, "internal_states": [state] * engine.ranks}
+
+
+def _describe_events(engine: ServedEngine, load_port: int | None) -> dict[str, Any] | None:
+    if load_port is None:
+        return None
+    return {
+        "publisher": "zmq",
+        "endpoint_host": "*",
+        "endpoint_port_base": load_port - engine.ranks,
+        "topic": "kv-events",
+        "block_size": PAGE_TOKENS,
+        "dp_size": engine.ranks,
+        "load_endpoint_port_base": load_port,
+        "load_topic": "load",
+    }
 
 
 def _refuse_rank(wanted: str) -> bytes:
