@@ -25,6 +25,7 @@ _CHECK_S = 0.2
 @click.argument("scenario", metavar="SCENARIO")
 @click.option("--port", type=click.IntRange(0, 65_000), default=0, help="Of the first engine [a free one].")
 @click.option("--speed", type=click.FloatRange(0.01, 100), default=1.0, help="Seconds of the scenario in a second [1].")
+@click.option("--loop", is_flag=True, help="Begin anew whenever it ends.")
 @click.option("--cured", is_flag=True, help="With the cure.")
 @click.option("--engine-release", "release", metavar="RELEASE", help="Whose pages are shown [the newest known].")
 @click.option(
@@ -37,8 +38,8 @@ _CHECK_S = 0.2
 def command(scenario: str, debug: bool, **given: Any) -> int:
     """Serve metrics, loads, configuration and profiler of each engine of SCENARIO on this machine, until Ctrl-C.
 
-    The scenario begins at once and ends idle: counters then stand still. A speed of 10 shows engines that are ten times
-    as fast.
+    The scenario begins at once and ends idle: counters then stand still, unless it is to loop. A speed of 10 shows
+    engines that are ten times as fast.
     """
     from dprankdiag.harness.mock_scenario import serve_scenario
     from dprankdiag.harness.scenarios import find_scenario

@@ -22,11 +22,12 @@ class MockEngine:
     """An engine on a port of this machine; an engine's own class says what it answers.
 
     The world begins when the mock is made, runs `speed` times as fast as it was served, and ends idle: counters stand
-    still, gauges stay as they were last written, load snapshots keep being renewed.
+    still, gauges stay as they were last written, load snapshots keep being renewed. Or it begins anew, again and again.
 
     Args:
         speed: seconds of the world in one second of the clock; the engine shows itself as that much faster.
         start_at_s: second of the world at which serving begins; what came before is counted.
+        loop: begin anew a second of the world after its end; counters go on.
         port: to listen at; 0 takes a free one.
         clock: UTC seconds.
         token: wanted as `Authorization: Bearer TOKEN`.
@@ -42,6 +43,7 @@ class MockEngine:
         *,
         speed: float = 1.0,
         start_at_s: float = 0.0,
+        loop: bool = False,
         port: int = 0,
         clock: Callable[[], float] = time.time,
         token: str | None = None,
@@ -52,7 +54,7 @@ class MockEngine:
         self.engine = engine
         self.clock: WorldClock = beside.clock if beside else WorldClock(clock, speed, start_at_s)
         self.ledger: ServedLedger = (
-            ServedLedger(outcome, engine, speed, self.clock.epoch_s) if beside is None else beside.ledger
+            ServedLedger(outcome, engine, speed, self.clock.epoch_s, loop) if beside is None else beside.ledger
         )
         self.profiler = Profiler(_count_within(self.ledger, profile), engine.engines) if profile else None
         self._server = FakeEngine(self.list_bodies(), faults=faults, token=token, clock=clock, port=port)

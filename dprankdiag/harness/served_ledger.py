@@ -30,6 +30,9 @@ Source: SGLang 0.5.23's gather among eight processes of one host, measured witho
 eight processes add.
 """
 
+LAP_PAUSE_NS = NS_PER_S
+"""From the end of a world that loops until it begins anew."""
+
 MOST_STEPS = 4096
 """Steps that are counted at once."""
 
@@ -57,9 +60,12 @@ class ServedLedger:
     Args:
         pace: so many times faster than in the world everything happens.
         epoch_s: UTC of the world's beginning.
+        loop: a second after its end the world begins anew, and counters go on from where they are.
     """
 
-    def __init__(self, outcome: Outcome, engine: ServedEngine, pace: float = 1.0, epoch_s: float = 0.0) -> None:
+    def __init__(
+        self, outcome: Outcome, engine: ServedEngine, pace: float = 1.0, epoch_s: float = 0.0, loop: bool = False
+    ) -> None:
         self.engine, self.pace = engine, pace
         self._epoch_s = epoch_s
         self._lock = Lock()
@@ -79,8 +85,9 @@ class ServedLedger:
         self._ranks = [self._open(rank, published) for rank in range(engine.ranks)]
         self._rested_ns = self._find_rests()
         self.counts = Counts.start(engine.ranks, layers=0)
-        self._counted_ns = -1
+        self._counted_ns, self._told_ns = -1, 0
         self._idle_ns = np.zeros(engine.ranks)
+        self._lap, self._lap_ns = 0, self.last_ns + LAP_PAUSE_NS if loop else None
 
     @property
     def last_ns(self) -> int:
@@ -96,15 +103,29 @@ class ServedLedger:
         return int(self._numbers[place])
 
     def count_begun(self, now_ns: int) -> int:
-        """Count the steps that have begun."""
-        return int(np.searchsorted(self._starts_ns, now_ns, "right"))
+        """Count the steps that have begun, where the world loops since it last began."""
+        within_ns = now_ns if self._lap_ns is None else now_ns % self._lap_ns
+        return int(np.searchsorted(self._starts_ns, within_ns, "right"))
 
     def advance(self, now_ns: int) -> LedgerState:
         """Count up to a moment of the world, and tell what there is to see; never less than was told before."""
         with self._lock:
-            now_ns = max(now_ns, self._counted_ns)
-            self._count(now_ns)
+            now_ns = self._told_ns = max(now_ns, self._told_ns)
+            self._finish_laps(now_ns)
+            self._count(now_ns - self._lap_start_ns)
             return self._tell(now_ns)
+
+    @property
+    def _lap_start_ns(self) -> int:
+        return self._lap * (self._lap_ns or 0)
+
+    def _finish_laps(self, now_ns: int) -> None:
+        """Count to its end each time that the world has run through."""
+        while self._lap_ns is not None and now_ns >= (self._lap + 1) * self._lap_ns:
+            self._count(self._lap_ns)
+            self._lap += 1
+            self._counted_ns = -1
+            self._idle_ns = np.zeros(self.engine.ranks)
 
     def _list_prompts(self, requests: Columns) -> _Events:
         """List the prompts that the engine computed, each by the end of its last step."""
@@ -147,7 +168,7 @@ class ServedLedger:
         """List when the whole engine had been idle for so long that it wrote its gauges."""
         lasting_ns = round(IDLE_REPORT_S * self.pace * NS_PER_S)
         latest_ns = np.maximum.accumulate(self._end_ns)
-        next_ns = np.append(self._starts_ns[1:], np.iinfo(np.int64).max)
+        next_ns = np.append(self._starts_ns, np.iinfo(np.int64).max)[1:]
         rests: Array = latest_ns[next_ns - latest_ns > lasting_ns] + lasting_ns
         return rests
 
@@ -230,7 +251,8 @@ class ServedLedger:
 
     def _tell(self, now_ns: int) -> LedgerState:
         by_step = self.engine.name == "vllm"
-        levels = [rank.levels(rank.find_told_ns(now_ns) if by_step else now_ns) for rank in self._ranks]
+        within_ns = now_ns - self._lap_start_ns
+        levels = [rank.levels(rank.find_told_ns(within_ns) if by_step else within_ns) for rank in self._ranks]
         return LedgerState(
             seconds=now_ns / (NS_PER_S * self.pace),
             ranks=self.engine.ranks,
@@ -238,22 +260,38 @@ class ServedLedger:
             waiting=np.array([level["waiting"] for level in levels]),
             used=np.array([level["used_tokens"] for level in levels]),
             counts=self.counts.copy(),
-            shown=self._show(now_ns),
+            shown=self._show(within_ns),
             accept=self.engine.accept,
             capacity=self.engine.capacity,
             epoch_s=self._epoch_s,
         )
 
-    def _show(self, now_ns: int) -> Shown:
-        rests = int(np.searchsorted(self._rested_ns, now_ns, "right"))
-        rested_ns = int(self._rested_ns[rests - 1]) if rests else None
-        gauges = [rank.gauges(now_ns, rested_ns) for rank in self._ranks]
-        snapshots = [rank.snapshot(now_ns) for rank in self._ranks]
+    def _show(self, within_ns: int) -> Shown:
+        gauges = self._list_gauges(within_ns)
+        snapshots = [rank.snapshot(within_ns) for rank in self._ranks]
         shown = Shown.start(self.engine.ranks)
         shown.gauges = {name: np.array([each[name] for each in gauges]) for name in GAUGES}
         shown.snapshot = {name: np.array([each[name] for each, _ in snapshots]) for name in SNAPSHOT}
         shown.moments = np.stack([moments for _, moments in snapshots])
+        if self._lap_ns is not None and self._lap:
+            self._add_laps(shown, self._lap_ns)
         return shown
+
+    def _list_gauges(self, within_ns: int) -> list[dict[str, float]]:
+        """List each rank's gauges, by what it wrote last."""
+        rests = int(np.searchsorted(self._rested_ns, within_ns, "right"))
+        rested_ns = int(self._rested_ns[rests - 1]) if rests else None
+        return [rank.gauges(within_ns, rested_ns) for rank in self._ranks]
+
+    def _add_laps(self, shown: Shown, lap_ns: int) -> None:
+        """Add what ended laps have left behind: sums, and gauges that were not written since."""
+        ended = [rank.snapshot(lap_ns) for rank in self._ranks]
+        for name in ("stamp_s", "computed", "prefill_busy_s"):
+            shown.snapshot[name] += self._lap * np.array([each[name] for each, _ in ended])
+        shown.moments += self._lap * np.stack([moments for _, moments in ended])
+        before = self._list_gauges(lap_ns)
+        for name, values in shown.gauges.items():
+            shown.gauges[name] = np.where(np.isnan(values), [each[name] for each in before], values)
 
 
 def _place_rows(outcome: Outcome, engine: ServedEngine, steps: Array) -> Columns:

@@ -73,7 +73,7 @@ def test_messages_tell_the_loads_of_all_ranks() -> None:
 def test_the_file_tells_the_loads_and_is_gone_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "sglang_loads_0.shm"
     with MockSglang(*serve_sglang(long=True), clock=Clock(), start_at_s=20.0, snapshot_file=path) as mock:
-        wait_for(lambda: path.exists() and path.stat().st_size or None)
+        wait_for(lambda: (path.exists() and path.stat().st_size) or None)
         shown = list_loads(mock.engine, mock.look())
         (answer,) = read_all(0, tmp_path)
     assert isinstance(answer, LedgerAnswer)

@@ -11,8 +11,9 @@ import pytest
 from dprankdiag.harness.ledger_engine import REPORT_STEPS
 from dprankdiag.harness.ledger_sglang import write_metrics
 from dprankdiag.harness.served_engine import describe_worker
-from dprankdiag.harness.served_ledger import NS_PER_S, ServedLedger
+from dprankdiag.harness.served_ledger import LAP_PAUSE_NS, NS_PER_S, ServedLedger
 from dprankdiag.model.schema import Columns
+from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.world_tables import MODES, Outcome
 from tests.harness.served_worlds import RANKS, serve_dense, serve_sglang, serve_vllm, sglang_worker
@@ -107,6 +108,44 @@ def test_a_faster_clock_shortens_every_time_and_changes_no_count() -> None:
         shrink = 10.0 if name.endswith("_s") else 1.0
         np.testing.assert_allclose(fast.counts.by_rank[name] * shrink, values, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(fast.shown.snapshot["stamp_s"] * 10, usual.shown.snapshot["stamp_s"])
+
+
+def test_an_engine_that_never_got_a_request_is_idle() -> None:
+    worker = sglang_worker()
+    state = ServedLedger(serve([], [worker]), describe_worker(worker)).advance(5 * NS_PER_S)
+    assert all(values.sum() == 0 for name, values in state.counts.by_rank.items() if name not in ("idle_s", "cpu_s"))
+    assert state.counts.by_rank["idle_s"].tolist() == [5.0] * RANKS
+    assert state.shown.snapshot["stamp_s"].tolist() == [5.0] * RANKS
+    assert np.isnan(state.shown.gauges["running"]).all()
+
+
+def test_a_world_that_loops_counts_on_and_shows_the_same_again() -> None:
+    outcome, engine = serve_sglang(long=True)
+    looping = ServedLedger(outcome, engine, loop=True)
+    lap_ns, at_ns = looping.last_ns + LAP_PAUSE_NS, 9 * NS_PER_S
+    once, again = ServedLedger(outcome, engine).advance(at_ns), looping.advance(2 * lap_ns + at_ns)
+    whole = ServedLedger(outcome, engine).advance(lap_ns)
+    for name, values in once.counts.by_rank.items():
+        expected = values + 2 * whole.counts.by_rank[name]
+        np.testing.assert_allclose(again.counts.by_rank[name], expected, err_msg=name)
+    np.testing.assert_array_equal(again.running, once.running)
+    for name, values in once.shown.gauges.items():
+        np.testing.assert_array_equal(again.shown.gauges[name], values)
+    ages = [state.seconds - state.shown.snapshot["stamp_s"] for state in (once, again)]
+    np.testing.assert_allclose(ages[1], ages[0], atol=1e-6)
+    sums = again.shown.snapshot["computed"] - once.shown.snapshot["computed"]
+    np.testing.assert_array_equal(sums, 2 * whole.shown.snapshot["computed"])
+
+
+def test_in_its_second_lap_a_world_shows_old_gauges_until_new_ones_are_written() -> None:
+    outcome, engine = serve_sglang(long=True)
+    ledger = ServedLedger(outcome, engine, loop=True)
+    lap_ns = ledger.last_ns + LAP_PAUSE_NS
+    before = ledger.advance(lap_ns - 1).shown.gauges
+    after = ledger.advance(lap_ns + 1).shown.gauges
+    for name, values in before.items():
+        np.testing.assert_array_equal(after[name], values)
+    assert not np.isnan(before["running"]).any()
 
 
 def test_the_moment_of_a_ledger_never_goes_back() -> None:
