@@ -214,8 +214,10 @@ class _Writer:
         """Write gauges as they were last set, and what is set once at the start."""
         shown, page, ranks = self._state.shown.gauges, self.page, self._state.ranks
         written = ~np.isnan(shown["running"])
+        is_whole = self._world.role == "unified"  # of a split engine's queues no world tells each on its own
         for name, key in _GAUGES.items():
-            page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
+            if is_whole or key != "queued":
+                page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
         page.family("sglang:decode_sum_seq_lens", "gauge", self._each(shown["context"], written))
         usage = shown["used"] / self._state.capacity
         page.family("sglang:token_usage", "gauge", self._each(np.round(usage, 2), written))
@@ -225,7 +227,7 @@ class _Writer:
         first = "num_prefill_bootstrap_queue_reqs"
         if self._release < (0, 5, 12):
             first = "num_prefill_prealloc_queue_reqs"
-        queues = (first, *_QUEUES) if self._world.role == "unified" else ()  # of a split engine nothing tells them
+        queues = (first, *_QUEUES) if is_whole else ()
         for name in (*_EMPTY_GAUGES, *queues):
             page.family(f"sglang:{name}", "gauge", self._each(nothing, written))
         if self._release >= (0, 5, 12):

@@ -144,7 +144,7 @@ def _describe_load(world: Deployed, state: LedgerState, rank: int, release: tupl
 
 
 def _describe_queues(world: Deployed, waiting: int, release: tuple[int, ...]) -> dict[str, Any]:
-    """Describe the queues; no world tells which one of a split engine a request waits in, so that there they are left out."""
+    """Describe the queues; of a split engine no world tells which one a request waits in, so that they are left out."""
     if world.role != "unified":
         return {"disaggregation": {"mode": _MODES[world.role]}}
     first = "prefill_bootstrap_queue_reqs" if release >= (0, 5, 12) else "prefill_prealloc_queue_reqs"

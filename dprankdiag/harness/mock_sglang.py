@@ -162,17 +162,12 @@ def describe_server(engine: ServedEngine, load_port: int | None = None) -> dict[
         "enable_dp_attention": together,
         "nnodes": 1,
         "node_rank": 0,
-        "load_balance_method": "round_robin",
         "moe_a2a_backend": "deepep" if together else "none",
-        "deepep_mode": "auto",
         "enable_eplb": False,
         "ep_num_redundant_experts": 0,
         "expert_distribution_recorder_mode": None,
         "disaggregation_mode": {"unified": "null"}.get(engine.role, engine.role),
-        "disable_cuda_graph": False,
         "disable_overlap_schedule": False,
-        "disable_radix_cache": False,
-        "enable_two_batch_overlap": False,
         "speculative_algorithm": "EAGLE" if engine.verify_width > 1 else None,
         "speculative_num_draft_tokens": engine.verify_width if engine.verify_width > 1 else None,
         "enable_metrics": True,
@@ -185,6 +180,7 @@ def describe_server(engine: ServedEngine, load_port: int | None = None) -> dict[
         "scheduler_recv_interval": 1,
         "tokenizer_worker_num": 1,
         "enable_layerwise_nvtx_marker": False,
+        **engine.settings,
     }
     release = ledger_sglang.parse_version(engine.version)
     if release >= (0, 5, 13):

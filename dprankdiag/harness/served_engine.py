@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from dprankdiag.harness.events import Array
 from dprankdiag.simulate.disaggregation import DecodeRules, PrefillRules
+from dprankdiag.simulate.lockstep import LockstepRules
 from dprankdiag.simulate.ranks import RankRules
+from dprankdiag.simulate.routers.sglang import SglangController
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.workers import Worker
@@ -35,6 +38,7 @@ class ServedEngine:
         dp_attention: SGLang's switch that counts steps, pairs and waits is on.
         attention_tp: SGLang's schedulers of one DP rank.
         api_servers: vLLM's front ends, each of which counts every iteration.
+        settings: of an SGLang server, by its own keys, as far as the world has them.
         first_engine, shown_engines: the vLLM engines of one port; all by default.
     """
 
@@ -50,6 +54,7 @@ class ServedEngine:
     dp_attention: bool = True
     attention_tp: int = 1
     api_servers: int = 1
+    settings: Mapping[str, str | bool] = field(default_factory=dict)
     first_engine: int = 0
     shown_engines: int | None = None
 
@@ -99,7 +104,21 @@ def describe_worker(worker: Worker, number: int = 0, version: str | None = None)
         lockstep=worker.lockstep,
         running_limit=max(each.max_running for each in rules),
         role=_find_role(worker.ranks[0]),
+        settings=_list_settings(worker, rules[0]),
     )
+
+
+def _list_settings(worker: Worker, rules: SglangRules | VllmRules) -> dict[str, str | bool]:
+    settings: dict[str, str | bool] = {}
+    if isinstance(worker.router, SglangController):
+        settings["load_balance_method"] = worker.router.policy
+    if isinstance(worker.meeting, LockstepRules):
+        meeting = worker.meeting
+        settings |= {"deepep_mode": meeting.dispatch, "enable_two_batch_overlap": meeting.overlap}
+        settings["disable_cuda_graph"] = not meeting.graph_rows
+    if isinstance(rules, SglangRules):
+        settings |= {"disable_radix_cache": not rules.share_prefixes, "enable_mixed_chunk": rules.mixed}
+    return settings
 
 
 def _find_base(rules: RankRules) -> SglangRules | VllmRules:

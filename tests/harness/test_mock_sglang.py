@@ -11,8 +11,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from dprankdiag.harness.mock_scenario import serve_scenario
 from dprankdiag.harness.mock_sglang import MockSglang
-from tests.harness.served_worlds import LONG_RANK, RANKS, Clock, serve_sglang
+from dprankdiag.harness.scenarios import find_scenario
+from dprankdiag.harness.served_engine import describe_worker
+from dprankdiag.simulate.engine import serve
+from dprankdiag.simulate.lockstep import LockstepRules
+from dprankdiag.simulate.routers.sglang import SglangController
+from tests.harness.served_worlds import LONG_RANK, RANKS, Clock, serve_sglang, sglang_worker
 from tests.harness.test_fake_engine import ask, status_of
 
 
@@ -114,6 +120,27 @@ def test_the_configuration_says_how_many_ranks_there_are_as_the_release_does(clo
     assert info["dp_size"] * info.get("attn_dp_size", 1) == RANKS
     assert ("attn_dp_size" in info) == (version == "0.5.23")
     assert len(info["internal_states"]) == RANKS
+
+
+def test_the_configuration_is_that_of_the_world(clock: Clock) -> None:
+    worker = replace(
+        sglang_worker(meeting=LockstepRules(graph_rows=(), dispatch="low_latency")),
+        router=SglangController(RANKS, "total_tokens"),
+    )
+    with MockSglang(serve([], [worker]), describe_worker(worker), clock=clock) as mock:
+        info = json.loads(ask(f"{mock.url}/server_info"))
+    told = ("load_balance_method", "deepep_mode", "disable_cuda_graph", "enable_two_batch_overlap")
+    assert [info[key] for key in told] == ["total_tokens", "low_latency", True, False]
+
+
+def test_of_a_split_engine_no_queue_is_told_apart() -> None:
+    with serve_scenario(find_scenario("rooms"), start_at_s=3.0) as mocks:
+        pages = [ask(f"{mock.url}/metrics").decode() for mock in mocks]
+        loads = [read_loads(mock)[0] for mock in mocks]  # type: ignore[arg-type]
+    assert ['engine_type="prefill"' in page for page in pages] == [True, False]
+    assert [load["disaggregation"] for load in loads] == [{"mode": "prefill"}, {"mode": "decode"}]
+    assert all("queues" not in load for load in loads)
+    assert not any("_queue_reqs{" in page.replace("num_grammar_queue_reqs{", "") for page in pages)
 
 
 def test_every_key_of_the_configuration_is_one_that_real_ones_tell(fixtures: Path, engine: MockSglang) -> None:
