@@ -41,7 +41,7 @@ def _deploy_cached(cured: bool) -> Deployment:
     requests = list(warming)
     for turn in range(_ROUNDS):
         for place in range(17):
-            number, at_ns = len(requests), (turn + 2) * _ROUND_NS + place * MS_NS
+            number, at_ns = len(requests), (turn + 2) * _ROUND_NS
             parts = (Part(number + 3, _OWN_TOKENS),)
             requests.append(Request(number, at_ns, ((Part(1, _SHARED_TOKENS),) if place < 7 else ()) + parts, 4))
     return Deployment(requests, [make_worker(router, costs, 8)], costs)

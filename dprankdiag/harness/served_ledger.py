@@ -1,14 +1,13 @@
 """Count and show what an engine would, while a serving world runs: the ledger of its tables up to any moment.
 
-Counters grow when a step is over. What the tables do not hold is taken as even: a request's retractions between its
-first and its last token, and the wait at the border of a step, which is the floor of a gather among ranks that are all
-ready (the world knows GPU work; that is not seen there, since in a mixture of experts all GPUs finish together).
+Counters grow when a step is over. The tables do not hold waits at the border of a step: told is the floor of a gather
+among ranks that are all ready (the world knows GPU work, which is not seen there, since in a mixture of experts all GPUs
+finish together).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -19,6 +18,7 @@ from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_steps import Slice
 from dprankdiag.harness.served_engine import ServedEngine
 from dprankdiag.harness.served_ranks import IDLE_REPORT_S, NS_PER_S, RankHistory, Steps
+from dprankdiag.harness.served_requests import Events, list_ends, list_retractions
 from dprankdiag.model.schema import ABSENT_NS, Columns, take_rows
 from dprankdiag.simulate.world_tables import LOAD_COLUMNS, MODES, Outcome
 
@@ -37,21 +37,6 @@ MOST_STEPS = 4096
 """Steps that are counted at once."""
 
 _IDLE, _VERIFY = MODES.index("idle"), MODES.index("verify")
-
-
-@dataclass(frozen=True, slots=True)
-class _Events:
-    """What happens to requests, by time: `(n,)` each, amounts by name."""
-
-    time_ns: Array
-    rank: Array
-    amounts: Mapping[str, Array]
-
-    def sort(self) -> _Events:
-        """Bring them in order."""
-        order = np.argsort(self.time_ns, kind="stable")
-        amounts = {name: values[order] for name, values in self.amounts.items()}
-        return _Events(self.time_ns[order], self.rank[order], amounts)
 
 
 class ServedLedger:
@@ -81,8 +66,9 @@ class ServedLedger:
         requests = take_rows(outcome.requests, outcome.requests["refused"] == 0)
         published = take_rows(outcome.publishes, outcome.publishes["worker"] == engine.number)
         self._prompts = self._list_prompts(requests)
-        self._ends, self._retractions = _list_ends(requests, engine.number), _list_retractions(requests, engine.number)
+        self._ends = list_ends(requests, engine.number)
         self._ranks = [self._open(rank, published) for rank in range(engine.ranks)]
+        self._retractions = list_retractions(requests, engine.number, [rank.steps for rank in self._ranks])
         self._rested_ns = self._find_rests()
         self.counts = Counts.start(engine.ranks, layers=0)
         self._counted_ns, self._told_ns = -1, 0
@@ -127,7 +113,7 @@ class ServedLedger:
             self._counted_ns = -1
             self._idle_ns = np.zeros(self.engine.ranks)
 
-    def _list_prompts(self, requests: Columns) -> _Events:
+    def _list_prompts(self, requests: Columns) -> Events:
         """List the prompts that the engine computed, each by the end of its last step."""
         computed = (requests["prefill_worker"] == self.engine.number) & (requests["first_ns"] != ABSENT_NS)
         mine = take_rows(requests, computed)
@@ -145,7 +131,7 @@ class ServedLedger:
             "queued_ns": np.maximum(0, self.steps["start_ns"][place] - mine["placed_ns"]),
             "together": together[place],
         }
-        return _Events(self._end_ns[place], mine["prefill_rank"], amounts).sort()
+        return Events(self._end_ns[place], mine["prefill_rank"], amounts).sort()
 
     def _open(self, rank: int, published: Columns) -> RankHistory:
         """Gather what concerns one rank."""
@@ -242,7 +228,7 @@ class ServedLedger:
             retracted_output=self._sum(rank, told["output"]),
         )
 
-    def _take(self, events: _Events, now_ns: int) -> tuple[Array, Mapping[str, Array]]:
+    def _take(self, events: Events, now_ns: int) -> tuple[Array, Mapping[str, Array]]:
         first, last = (int(np.searchsorted(events.time_ns, at, "right")) for at in (self._counted_ns, now_ns))
         return events.rank[first:last], {name: values[first:last] for name, values in events.amounts.items()}
 
@@ -308,27 +294,6 @@ def _place_rows(outcome: Outcome, engine: ServedEngine, steps: Array) -> Columns
     works = rows["mode"] != _IDLE
     width = np.where(rows["mode"] == _VERIFY, engine.verify_width, 1)
     return {**rows, "requests": rows["decode_rows"] // width * works, "kv_tokens": rows["kv_tokens"] * works}
-
-
-def _list_ends(requests: Columns, number: int) -> _Events:
-    mine = take_rows(requests, (requests["worker"] == number) & (requests["end_ns"] != ABSENT_NS))
-    return _Events(mine["end_ns"], mine["rank"], {}).sort()
-
-
-def _list_retractions(requests: Columns, number: int) -> _Events:
-    """List retractions, each request's spread evenly between its first token and its last."""
-    mine = take_rows(requests, (requests["worker"] == number) & (requests["retractions"] > 0))
-    count = mine["retractions"]
-    which = np.repeat(np.arange(len(count)), count)
-    turn = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + 1
-    share = turn / (count[which] + 1)
-    span_ns = mine["end_ns"] - mine["first_ns"]
-    amounts = {
-        "prompt": mine["prompt_tokens"][which].astype(float),
-        "output": np.floor(mine["output_tokens"][which] * share),
-    }
-    time_ns = mine["first_ns"][which] + (span_ns[which] * turn) // (count[which] + 1)
-    return _Events(time_ns, mine["rank"][which], amounts).sort()
 
 
 def _vary(steps: Array, ranks: int) -> Array:

@@ -35,7 +35,6 @@ def serve(
     gateway: Router | None = None,
     decoders: Sequence[Worker] = (),
     decode_gateway: Router | None = None,
-    most_leapt: int = 64,
 ) -> Outcome:
     """Serve all requests.
 
@@ -45,7 +44,6 @@ def serve(
         gateway: chooses the worker; needed where there are several. It sees each worker's ranks as one load.
         decoders: engines that decode what the workers computed, numbered on.
         decode_gateway: chooses among them, counting from 0.
-        most_leapt: decode steps made at once where nothing else happens; it changes nothing but the time this takes.
 
     Raises:
         ValueError: requests out of order, several workers and no gateway, or a request follows one that never ends.
@@ -56,10 +54,7 @@ def serve(
     for those, chooser in ((workers, gateway), (decoders, decode_gateway)):
         if chooser is None and len(those) > 1:
             raise ValueError(f"{len(those)} workers need a gateway to choose among them")
-    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway), most_leapt).run(requests)
-
-
-NEVER_NS = 2**62
+    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway)).run(requests)
 
 
 class _Pool:
@@ -97,10 +92,9 @@ class _Ledgers:
 class _World:
     """Run events in order of time; at equal times arrivals come first, then passes in the order they were set."""
 
-    def __init__(self, front: _Pool, back: _Pool, most_leapt: int) -> None:
+    def __init__(self, front: _Pool, back: _Pool) -> None:
         self.tables = _Ledgers()
         self.front, self.back = front, back
-        self.most_leapt = most_leapt
         self.workers = [*front.open(self.tables.of_workers), *back.open(self.tables.of_workers)]
         self.jobs: list[Job] = []
         self._prompts: dict[int, Job] = {}
@@ -234,8 +228,6 @@ class _World:
             if not group.goes_on(now_ns):
                 self._rest(now_ns, group)
                 return
-            if self._leap(now_ns, group):
-                return
         planned = group.plan(now_ns)
         self._end(now_ns, group.take_ended())
         self._hand_on(now_ns, group)
@@ -245,17 +237,6 @@ class _World:
         end_ns = group.time(now_ns, self._steps)
         self._steps += 1
         self._set_pass(end_ns, group)
-
-    def _leap(self, now_ns: int, group: Group) -> bool:
-        """Make many steps of a group at once where nothing else happens; returns whether any were made."""
-        until_ns = min(events[0][0] if events else NEVER_NS for events in (self._arrivals, self._passes))
-        leapt = group.leap(now_ns, until_ns, self._steps, self.most_leapt)
-        if leapt is None:
-            return False
-        end_ns, steps = leapt
-        self._steps += steps
-        self._set_pass(end_ns, group)
-        return True
 
     def _rest(self, now_ns: int, group: Group) -> None:
         group.asleep = True

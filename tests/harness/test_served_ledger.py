@@ -16,7 +16,7 @@ from dprankdiag.model.schema import Columns
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.world_tables import MODES, Outcome
-from tests.harness.served_worlds import RANKS, serve_dense, serve_sglang, serve_vllm, sglang_worker
+from tests.harness.served_worlds import RANKS, serve_dense, serve_sglang, serve_tight, serve_vllm, sglang_worker
 from tests.simulate.worlds import ask, run_one
 
 END_NS = 10_000 * NS_PER_S
@@ -49,16 +49,29 @@ def test_counting_in_small_steps_or_at_once_comes_to_the_same(world) -> None:  #
     np.testing.assert_allclose(state.counts.together, once.counts.together)
 
 
-def test_retractions_are_counted_one_by_one_until_all_are_told() -> None:
+def test_retractions_are_counted_in_the_steps_that_lengthen_the_queue() -> None:
     requests = [ask(number, 40, 150, rank=0) for number in range(12)]
     rules = SglangRules(400, new_token_ratio=0.1, least_ratio=0.1)
     outcome = run_one(requests, [rules])
     engine = replace(describe_worker(sglang_worker()), capacity_tokens=(400,), accept_by_rank=(1.0,))
     ledger = ServedLedger(outcome, engine)
-    told = [ledger.advance(at).counts.by_rank["retracted"][0] for at in range(0, ledger.last_ns + 1, 10_000_000)]
-    whole = ledger.advance(END_NS).counts.by_rank["retracted"][0]
-    assert whole == outcome.requests["retractions"].sum() > 1
-    assert len(set(told)) > 2
+    rows, steps = outcome.rank_steps, outcome.steps
+    grows = np.flatnonzero((np.diff(rows["waiting"], prepend=12) > 0) & (rows["prompt_tokens"] == 0))
+    ends = steps["start_ns"] + steps["total_ns"]
+    told = [ledger.advance(int(at)).counts.by_rank["retracted"][0] for at in ends]
+    assert set(np.flatnonzero(np.diff(told, prepend=0))) == set(grows)
+    assert told[-1] == outcome.requests["retractions"].sum() > 1
+
+
+def test_retractions_that_no_step_accounts_for_lie_between_first_and_last_token() -> None:
+    outcome, engine = serve_tight()
+    nothing = np.zeros(len(outcome.rank_steps["step"]), np.int64)
+    blind = replace(outcome, rank_steps={**outcome.rank_steps, "waiting": nothing})
+    ledger = ServedLedger(blind, engine)
+    retracted = outcome.requests["retractions"] > 0
+    first_ns = int(outcome.requests["first_ns"][retracted].min())
+    assert ledger.advance(first_ns).counts.by_rank["retracted"].sum() == 0
+    assert ledger.advance(END_NS).counts.by_rank["retracted"].sum() == outcome.requests["retractions"].sum() > 0
 
 
 def test_gauges_are_written_with_prompts_and_every_fortieth_decode_step_only() -> None:

@@ -22,12 +22,12 @@ RANKS = 4
 LONG_TAIL = come_at_random(300, 150.0, Pareto(200, 1.1, 60_000), LogNormal(80, 0.8, 600), 5)
 
 
-def _serve_sglang(policy: Policy, most_leapt: int = 64) -> Outcome:
+def _serve_sglang(policy: Policy) -> Outcome:
     worker = Worker((SglangRules(500_000),) * RANKS, SglangController(RANKS, policy), PlainCosts())
-    return serve(LONG_TAIL, [worker], most_leapt=most_leapt)
+    return serve(LONG_TAIL, [worker])
 
 
-def _serve_vllm(most_leapt: int = 64) -> Outcome:
+def _serve_vllm() -> Outcome:
     worker = Worker(
         (VllmRules(500_000),) * RANKS,
         VllmRouter(Layout(RANKS)),
@@ -36,20 +36,20 @@ def _serve_vllm(most_leapt: int = 64) -> Outcome:
         publishing=VLLM_PUBLISHING,
         waves=WaveRules(),
     )
-    return serve(LONG_TAIL, [worker], most_leapt=most_leapt)
+    return serve(LONG_TAIL, [worker])
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "total_requests", "total_tokens"])
-def test_every_policy_of_sglang_serves_all_alike_with_leaps_or_none(policy: Policy) -> None:
+def test_every_policy_of_sglang_serves_all_and_repeats_itself(policy: Policy) -> None:
     outcome = _serve_sglang(policy)
     assert outcome.requests["output_tokens"].tolist() == [r.output_tokens for r in LONG_TAIL]
-    assert same_bytes(outcome, _serve_sglang(policy, most_leapt=0))
+    assert same_bytes(outcome, _serve_sglang(policy))
 
 
-def test_the_front_ends_of_vllm_serve_all_alike_with_leaps_or_none() -> None:
+def test_the_front_ends_of_vllm_serve_all_and_repeat_themselves() -> None:
     outcome = _serve_vllm()
     assert outcome.requests["output_tokens"].tolist() == [r.output_tokens for r in LONG_TAIL]
-    assert same_bytes(outcome, _serve_vllm(most_leapt=0))
+    assert same_bytes(outcome, _serve_vllm())
 
 
 def test_tokens_tell_a_long_tail_better_than_turns() -> None:
