@@ -1,7 +1,7 @@
 """Count and show what an engine would, while a serving world runs: the ledger of its tables up to any moment.
 
 Counters grow when a step is over. The tables hold no waits at the border of a step: told is the floor of a gather among
-ranks that are all ready. The world knows GPU work, which is not seen there, since in a mixture of experts all GPUs finish
+ranks that are all ready. The world knows GPU work, which is not seen there, as in a mixture of experts all GPUs finish
 together.
 """
 
