@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -18,7 +19,7 @@ FAILED = Reply(b"Internal Server Error", 500)
 """What an engine answers that raised."""
 
 
-class MockEngine:
+class MockEngine(ABC):
     """An engine on a port of this machine; an engine's own class says what it answers.
 
     The world begins when the mock is made, runs `speed` times as fast as it was served, and ends idle: counters stand
@@ -78,9 +79,9 @@ class MockEngine:
         """Stop to serve."""
         self._server.__exit__(*problem)
 
+    @abstractmethod
     def list_bodies(self) -> dict[str, Body]:
         """List what is served, by path."""
-        raise NotImplementedError
 
     def look(self) -> LedgerState:
         """Tell what there is to see now."""

@@ -15,20 +15,12 @@ import numpy as np
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.ledger_counts import CACHED, GAUGES, SNAPSHOT, Counts, Shown
 from dprankdiag.harness.ledger_engine import LedgerState
-from dprankdiag.harness.ledger_steps import Slice
+from dprankdiag.harness.ledger_steps import CONTROL_FLOOR_S, GATHER_FLOOR_S, Slice
 from dprankdiag.harness.served_engine import ServedEngine
 from dprankdiag.harness.served_ranks import IDLE_REPORT_S, NS_PER_S, RankHistory, Steps
 from dprankdiag.harness.served_requests import Events, list_ends, list_retractions
 from dprankdiag.model.schema import ABSENT_NS, Columns, take_rows
 from dprankdiag.simulate.world_tables import LOAD_COLUMNS, MODES, Outcome
-
-GATHER_FLOOR_S = 1.5e-4
-CONTROL_FLOOR_S = 2e-5
-"""Waits in the gather and in the control broadcast of ranks that are all ready.
-
-Source: SGLang 0.5.23's gather among eight processes of one host, measured without a slow one, less what two cores for
-eight processes add.
-"""
 
 LAP_PAUSE_NS = NS_PER_S
 """From the end of a world that loops until it begins anew."""
