@@ -61,6 +61,7 @@ class ServedLedger:
         self._ends = list_ends(requests, engine.number)
         self._ranks = [self._open(rank, published) for rank in range(engine.ranks)]
         self._retractions = list_retractions(requests, engine.number, [rank.steps for rank in self._ranks])
+        self._tokens_again = self._measure_again(requests)
         self._rested_ns = self._find_rests()
         self.counts = Counts.start(engine.ranks, layers=0)
         self._counted_ns, self._told_ns = -1, 0
@@ -142,6 +143,18 @@ class ServedLedger:
         told = take_rows(published, published["rank"] == rank)
         return RankHistory(steps, told, float(self.engine.accept_by_rank[rank]), self.pace)
 
+    def _measure_again(self, requests: Columns) -> Array:
+        """Measure the tokens that come out of computing a prompt again, for each retraction, `(ranks,)`.
+
+        A request that lost its place may lose it again before it gets so far.
+        """
+        mine = take_rows(requests, (requests["worker"] == self.engine.number) & (requests["end_ns"] != ABSENT_NS))
+        made = self._sum(mine["rank"], mine["output_tokens"] - 1)
+        decoded = self._sum(self._rows["rank"], self._rows["requests"]) * self.engine.accept
+        lost = self._sum(mine["rank"], mine["retractions"])
+        again: Array = np.maximum(0.0, made - decoded) / np.maximum(lost, 1.0)
+        return again
+
     def _find_rests(self) -> Array:
         """List when the whole engine had been idle for so long that it wrote its gauges."""
         lasting_ns = round(IDLE_REPORT_S * self.pace * NS_PER_S)
@@ -164,7 +177,22 @@ class ServedLedger:
     def _count_steps(self, first: int, last: int) -> None:
         ran, graph = self._make_slice(first, last)
         self.counts.add_slice(ran, self.engine.accept, graph=graph, pace=self.pace)
-        self.counts.add(generated=(ran.rows * self.engine.accept).sum(axis=0))
+        self.counts.add(
+            generated=(ran.rows * self.engine.accept).sum(axis=0),
+            iterations=-self._find_silent(ran, first).sum(axis=0),
+        )
+
+    def _find_silent(self, ran: Slice, first: int) -> Array:
+        """Find where a rank only computed parts of prompts that it did not finish, `(steps, ranks)`.
+
+        Of such steps vLLM's front end hears nothing, so that it counts no iteration.
+        """
+        place = self._prompts.amounts["place"] - first
+        here = (place >= 0) & (place < len(ran))
+        finishes = np.zeros(ran.tokens.shape, bool)
+        finishes[place[here], self._prompts.rank[here]] = True
+        silent: Array = (ran.prefill > 0) & (ran.rows == 0) & ~finishes
+        return silent
 
     def _make_slice(self, first: int, last: int) -> tuple[Slice, Array]:
         """Lay steps out as matrices of steps and ranks."""
@@ -214,8 +242,11 @@ class ServedLedger:
         rank, _ = self._take(self._ends, now_ns)
         self.counts.add(done=self._sum(rank, np.ones(len(rank))))
         rank, told = self._take(self._retractions, now_ns)
+        retracted = self._sum(rank, np.ones(len(rank)))
+        if self.engine.name == "vllm":
+            self.counts.add(generated=retracted * self._tokens_again)
         self.counts.add(
-            retracted=self._sum(rank, np.ones(len(rank))),
+            retracted=retracted,
             retracted_prompt=self._sum(rank, told["prompt"]),
             retracted_output=self._sum(rank, told["output"]),
         )

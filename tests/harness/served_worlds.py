@@ -109,6 +109,14 @@ def serve_speculating() -> tuple[Outcome, ServedEngine]:
 
 
 @lru_cache
+def serve_tight_vllm() -> tuple[Outcome, ServedEngine]:
+    """Serve on vLLM with pools that are too small, so that requests are preempted, and with prompts cut in chunks."""
+    rules = VllmRules(16_000, max_running=64, budget_tokens=512)
+    worker = replace(vllm_worker(), ranks=(rules,) * RANKS)
+    return serve(draw_requests(10.0, rate_s=60.0), [worker]), describe_worker(worker)
+
+
+@lru_cache
 def serve_dense(slow: float = 1.0, seconds: float = 10.0) -> tuple[Outcome, ServedEngine]:
     """Serve a dense model on vLLM: each engine steps alone."""
     worker = replace(vllm_worker(slow), lockstep=False, waves=None)

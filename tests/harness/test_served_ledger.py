@@ -10,13 +10,22 @@ import pytest
 
 from dprankdiag.harness.ledger_engine import REPORT_STEPS
 from dprankdiag.harness.ledger_sglang import write_metrics
-from dprankdiag.harness.served_engine import describe_worker
+from dprankdiag.harness.served_engine import ServedEngine, describe_worker
 from dprankdiag.harness.served_ledger import LAP_PAUSE_NS, NS_PER_S, ServedLedger
 from dprankdiag.model.schema import Columns
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.scheduler import SglangRules
+from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.world_tables import MODES, Outcome
-from tests.harness.served_worlds import RANKS, serve_dense, serve_sglang, serve_tight, serve_vllm, sglang_worker
+from tests.harness.served_worlds import (
+    RANKS,
+    serve_dense,
+    serve_sglang,
+    serve_tight,
+    serve_tight_vllm,
+    serve_vllm,
+    sglang_worker,
+)
 from tests.simulate.worlds import ask, run_one
 
 END_NS = 10_000 * NS_PER_S
@@ -190,6 +199,27 @@ def repeat(outcome: Outcome, times: int, every_ns: int) -> Outcome:
 
     names = ("steps", "rank_steps", "requests", "publishes")
     return replace(outcome, **{name: tile(getattr(outcome, name)) for name in names})
+
+
+def test_vllm_tells_every_generated_token_also_of_requests_that_were_preempted() -> None:
+    outcome, engine = serve_tight_vllm()
+    counts = ServedLedger(outcome, engine).advance(END_NS).counts.by_rank
+    assert counts["retracted"].sum() == outcome.requests["retractions"].sum() > 0
+    made = np.bincount(outcome.requests["rank"], weights=outcome.requests["output_tokens"])
+    np.testing.assert_allclose(counts["generated"] + counts["firsts"], made)
+
+
+def test_vllm_counts_no_iteration_of_a_step_that_only_began_a_prompt() -> None:
+    long, short = (
+        ServedLedger(run_one([ask(0, tokens, 5, rank=0)], [VllmRules(10_000, budget_tokens=1_024)]), one_engine())
+        for tokens in (5_000, 500)
+    )
+    assert long.count_steps() == short.count_steps() + 4
+    assert [ledger.advance(END_NS).counts.by_rank["iterations"][0] for ledger in (long, short)] == [5, 5]
+
+
+def one_engine() -> ServedEngine:
+    return ServedEngine((10_000,), (1.0,), name="vllm", version="0.33.0")
 
 
 def test_a_page_a_second_of_ten_minutes_costs_far_less_than_a_second() -> None:
