@@ -39,9 +39,9 @@ def ledger(
     queue. Beside what each was worth in sum stands the same of the cured deployment.
     """
     from dprankdiag.harness.scenario_ledger import record_ledgers
-    from dprankdiag.harness.scenario_ledger_tables import render_ledgers
     from dprankdiag.harness.scenarios import find_scenario
     from dprankdiag.store.ledger_record import SUFFIX, pack_ledgers
+    from dprankdiag.views.dispatches import render_text
 
     if output is not None:
         check_outputs([output], [], (SUFFIX,))
@@ -57,11 +57,11 @@ def ledger(
         chosen = record if number is None else _narrow(record, number)
         write_result(pack_ledgers(chosen).decode())
     else:
-        write_result(render_ledgers(record, shown, run))
+        write_result(render_text(record, run, shown))
 
 
 def _choose(run: LedgerRun, number: int | None, shows_all: bool) -> list[Dispatch]:
-    from dprankdiag.harness.scenario_ledger_tables import choose_dispatches, find_request
+    from dprankdiag.views.dispatches import choose_dispatches, find_request
 
     if number is not None:
         return find_request(run, number)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dprankdiag.harness.scenario_ledger import record_ledgers
-from dprankdiag.harness.scenario_ledger_tables import choose_dispatches, find_request, render_ledgers
 from dprankdiag.harness.scenarios import find_scenario
 from dprankdiag.model.dispatches import Dispatch, LedgerRecord, LedgerRun, LedgerTotals
+from dprankdiag.simulate.routers.gateway import POLL_NS
 from dprankdiag.simulate.routers.sglang import REFRESH_EVERY_DISPATCH, SINCE_0_5_13, Budget, worst_age_ns
+from dprankdiag.views.dispatches import choose_dispatches, find_request, render_text
 
 BURST = 20
 
@@ -113,7 +114,7 @@ def test_the_rows_shown_are_the_first_the_worst_and_the_last_that_a_policy_chose
     run = keep("burst").runs[0]
     shown = choose_dispatches(run)
     assert [each.request for each in shown] == [*range(63, 71), *range(75, 83)]
-    text = render_ledgers(keep("burst"), shown, run)
+    text = render_text(keep("burst"), run, shown)
     assert "16 of 83 dispatches" in text
     assert "..." in text
 
@@ -123,3 +124,24 @@ def test_a_request_is_found_by_its_number() -> None:
     assert [each.request for each in find_request(run, 70)] == [70]
     with pytest.raises(ValueError, match="there are 0 to 82"):
         find_request(run, 83)
+
+
+def test_gateway_controller_and_scheduler_each_believe_something_else() -> None:
+    run = keep("polled").runs[0]
+    gateway, controller, scheduler = (total(run, name) for name in ("gateway", "controller", "scheduler"))
+    ages = gateway.worst_age_ns, controller.worst_age_ns, scheduler.worst_age_ns
+    assert ages[0] is not None
+    assert ages[1] is not None
+    assert 10 * ages[1] < ages[0] <= POLL_NS
+    assert ages[2] == 0
+    assert (gateway.compares, controller.compares) == ("tokens", "requests")
+    late = [each for each in run.dispatches if each.time_ns >= POLL_NS]
+    apart = [each for each in late if each.gateway is not None and each.gateway.tokens_error]
+    assert len(apart) > len(late) // 2
+    assert {each.gateway.chosen for each in late if each.gateway is not None} == {each.worker for each in late}
+
+
+def test_a_gateway_that_counts_what_it_sent_is_never_wrong_in_requests() -> None:
+    gateway = total(keep("polled").runs[1], "gateway")
+    assert (gateway.worst_requests_error, gateway.worst_age_ns, gateway.worst_tokens_error) == (0, None, None)
+    assert gateway.judged == len(keep("polled").runs[1].dispatches)
