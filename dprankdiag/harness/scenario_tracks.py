@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,13 +77,12 @@ def draw_tracks(book: Book, outcome: Outcome, held: HeldRequests) -> Iterator[Tr
 def _trace_truth(
     book: Book, choice: int, measure: Measure, outcome: Outcome, changes: list[tuple[int, int]] | None
 ) -> Line:
-    """Trace how full a choice is; of untold requests and of a worker's tokens only as a router chooses."""
+    """Trace how full a choice is; of untold requests only as a router chooses."""
     if measure == "requests" and changes is not None:
         return _make_line(changes)
+    points = _sum_tokens(outcome, book.places[choice]) if measure == "tokens" else []
     pairs = zip(book.decisions, book.truths, strict=True)
-    points = [(decision.at_ns, _count(truth[choice], measure)) for decision, truth in pairs]
-    if measure == "tokens" and book.worker is not None:
-        points += _list_tokens(outcome, book.worker, choice)
+    points += [(decision.at_ns, _count(truth[choice], measure)) for decision, truth in pairs]
     return _make_line(sorted(points, key=lambda point: point[0]))
 
 
@@ -97,11 +96,26 @@ def _make_line(points: list[tuple[int, int]]) -> Line:
     return Line(tuple(last), tuple(last.values()))
 
 
-def _list_tokens(outcome: Outcome, worker: int, rank: int) -> list[tuple[int, int]]:
-    """List how many tokens a rank had as some of its steps began."""
-    rows, steps = outcome.rank_steps, outcome.steps
-    here = np.flatnonzero((rows["worker"] == worker) & (rows["rank"] == rank))
-    here = here[:: max(-(-len(here) // MOST_POINTS), 1)]
+def _sum_tokens(outcome: Outcome, places: Sequence[Place]) -> list[tuple[int, int]]:
+    """Sum up the tokens of some ranks at some of the moments at which any of them is known."""
+    known = [_list_tokens(outcome, *place) for place in places]
+    moments = np.unique(np.concatenate([times for times, _ in known]))
+    moments = moments[:: max(-(-len(moments) // MOST_POINTS), 1)]
+    total = np.zeros(len(moments), np.int64)
+    for times, tokens in known:
+        # A rank has nothing before it is heard of first.
+        total += np.concatenate([[0], tokens])[np.searchsorted(times, moments, side="right")]
+    return list(zip(moments.tolist(), total.tolist(), strict=True))
+
+
+def _list_tokens(outcome: Outcome, worker: int, rank: int) -> tuple[IntArray, IntArray]:
+    """List the tokens of a rank as its steps begin and as it publishes, which it also does when its work ends."""
+    rows, steps, told = outcome.rank_steps, outcome.steps, outcome.publishes
+    here = (rows["worker"] == worker) & (rows["rank"] == rank)
     order = np.argsort(steps["step"], kind="stable")
     starts = steps["start_ns"][order[np.searchsorted(steps["step"], rows["step"][here], sorter=order)]]
-    return list(zip(starts.tolist(), rows["total_tokens"][here].tolist(), strict=True))
+    there = (told["worker"] == worker) & (told["rank"] == rank)
+    times = np.concatenate([told["time_ns"][there], starts])
+    tokens = np.concatenate([told["total_tokens"][there], rows["total_tokens"][here]])
+    sorting = np.argsort(times, kind="stable")
+    return times[sorting], tokens[sorting]

@@ -8,7 +8,7 @@ from textwrap import fill
 from dprankdiag.model.dispatches import Belief, Dispatch, LedgerRecord, LedgerRun, LedgerTotals
 from dprankdiag.units import NS_PER_S, format_ns, format_ratio
 from dprankdiag.views.printable import make_printable
-from dprankdiag.views.words import ABSENT, count_of
+from dprankdiag.views.words import ABSENT
 
 WIDTH = 120
 GATEWAY, SCHEDULER, TRUTH = "gateway", "scheduler", "the rank has"
@@ -16,33 +16,30 @@ FIRST, WORST, LAST = 5, 8, 3
 """Dispatches shown: the first, the worst of each ledger, and the last that a policy chose."""
 
 OFF_BY = "Off by is what was believed of the choice less what was true: below 0 it was believed too idle."
+DIFFER = "Would differ: choices that are not as good as another by the truth, in what the policy compares."
 TOTALS_COLUMNS = (
-    ("", "ledger"),
-    ("", "deployment"),
-    ("", "choices"),
-    ("", "demanded"),
-    ("age", "median"),
-    ("", "worst"),
-    ("requests off by", "median"),
-    ("", "worst"),
-    ("tokens off by", "median"),
-    ("", "worst"),
-    ("the truth", "would differ"),
-    ("", "by in all"),
+    "ledger",
+    "deployment",
+    "choices",
+    "demanded",
+    "age, worst",
+    "requests off by, worst",
+    "tokens off by, worst",
+    "would differ",
+    "by in all",
 )
-"""Headings above, and headings."""
+"""Medians stand before what was worst."""
 
 
 def render_text(record: LedgerRecord, run: LedgerRun, shown: Sequence[Dispatch]) -> str:
     """Write the dispatches chosen of a run, and the totals of all runs side by side."""
     columns = list_columns(run)
     rows = [_list_above(columns), tuple(name for _, name in columns), *_list_rows(run, shown)]
-    totals = [tuple(above for above, _ in TOTALS_COLUMNS), tuple(name for _, name in TOTALS_COLUMNS)]
     parts = [
         f"{record.title} ({record.name})\n{fill(record.why, WIDTH)}",
         count_shown(shown, run),
         _align(rows),
-        _align([*totals, *list_totals(record.runs)]),
+        _align([TOTALS_COLUMNS, *list_totals(record.runs)]),
         "\n".join(list_remarks(record)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -83,7 +80,7 @@ def count_shown(shown: Sequence[Dispatch], run: LedgerRun) -> str:
 
 def list_columns(run: LedgerRun) -> list[tuple[str, str]]:
     """List whose ledger each column of a dispatch is of, and its heading."""
-    columns = [("", "time"), *([("", "role")] if _has_role(run) else []), ("", "request")]
+    columns = [("", "time (s)"), *([("", "role")] if _has_role(run) else []), ("", "request")]
     ledgers = [(GATEWAY, "worker")] if _has_gateway(run) else []
     for ledger, choice in (*ledgers, (run.router, "rank")):
         columns += [(ledger, name) for name in (choice, "believes", "age", "off by")]
@@ -97,7 +94,7 @@ def list_cells(run: LedgerRun, dispatch: Dispatch) -> list[str]:
     prefix = f"{dispatch.role} " if dispatch.role else ""
     own, whole = compared.get(f"{prefix}{run.router}"), compared.get(f"{prefix}{GATEWAY}")
     several = len({track.worker for track in run.tracks} - {None}) > 1
-    cells = [f"{dispatch.time_ns / NS_PER_S:.3f} s"]
+    cells = [f"{dispatch.time_ns / NS_PER_S:.3f}"]
     if _has_role(run):
         cells.append(dispatch.role or ABSENT)
     cells.append(str(dispatch.request))
@@ -124,6 +121,7 @@ def list_totals(runs: Sequence[LedgerRun]) -> list[tuple[str, ...]]:
 def list_remarks(record: LedgerRecord) -> Iterator[str]:
     """Say how to read the numbers, what the ledgers cost, and what cures it."""
     yield OFF_BY
+    yield DIFFER
     for run in record.runs:
         if run.waiting_ratio is not None:
             yield f"Ranks waited {format_ratio(run.waiting_ratio)} of the time for the slowest, {run.name}."
@@ -134,10 +132,10 @@ def list_remarks(record: LedgerRecord) -> Iterator[str]:
 def tell_worst(run: LedgerRun) -> Iterator[str]:
     """Say in words how old and how wrong each ledger was at worst."""
     for totals in run.totals:
-        error, unit = totals.worst_requests_error, "request"
+        error, unit = totals.worst_requests_error, "requests"
         if totals.compares is not None and "tokens" in totals.compares and totals.worst_tokens_error is not None:
-            error, unit = totals.worst_tokens_error, "token"
-        wrong = "believed nothing" if error is None else f"was off by up to {count_of(error, unit)}"
+            error, unit = totals.worst_tokens_error, "tokens"
+        wrong = "believed nothing" if error is None else f"was off by up to {_write_count(error, unit)}"
         old = "" if not totals.worst_age_ns else f", up to {format_ns(totals.worst_age_ns)} old"
         yield f"The {totals.ledger} {wrong}{old}."
 
@@ -198,13 +196,20 @@ def _list_load(dispatch: Dispatch) -> Iterator[str]:
 
 def _list_figures(totals: LedgerTotals) -> Iterator[str]:
     yield from (str(totals.choices), str(totals.demanded))
-    yield from (format_ns(totals.median_age_ns), format_ns(totals.worst_age_ns))
-    errors = (totals.median_requests_error, totals.worst_requests_error)
-    for error in (*errors, totals.median_tokens_error, totals.worst_tokens_error):
-        yield ABSENT if error is None else f"{error:,}"
+    yield _pair(format_ns(totals.median_age_ns), format_ns(totals.worst_age_ns))
+    yield _pair(_write_size(totals.median_requests_error), _write_size(totals.worst_requests_error))
+    yield _pair(_write_size(totals.median_tokens_error), _write_size(totals.worst_tokens_error))
     yield f"{totals.otherwise} of {totals.judged}" if totals.judged else ABSENT
     regret, compares = totals.regret, totals.compares
     yield ABSENT if regret is None or compares is None else _write_count(regret, compares)
+
+
+def _pair(median: str, worst: str) -> str:
+    return ABSENT if median == worst == ABSENT else f"{median}, {worst}"
+
+
+def _write_size(error: int | None) -> str:
+    return ABSENT if error is None else f"{error:,}"
 
 
 def _tell_better(what: str, belief: Belief | None, compares: str | None) -> str:
