@@ -18,8 +18,9 @@ Place = tuple[int, int]
 class HeldRequests:
     """Count the requests that each rank has at a moment.
 
-    A scheduler's own count may leave some out: SGLang's those whose prompts the step under way computes. Of ranks that
-    compute prompts for others the tables do not tell when a request leaves them, and nothing is counted.
+    A scheduler's own count, read at any moment, may leave some out: SGLang's those whose prompts the step under way
+    computes, which join the running batch as it ends. Of ranks that compute prompts for others the tables do not tell
+    when a request leaves them, and nothing is counted.
     """
 
     def __init__(self, outcome: Outcome) -> None:

@@ -29,6 +29,7 @@ class Group:
         asleep: no pass is set.
         slept_ns: since when.
         batches: of the step under way; empty if none is.
+        begun: steps that have begun so far.
     """
 
     def __init__(self, worker: OpenWorker, first: int, size: int) -> None:
@@ -38,6 +39,7 @@ class Group:
         self.asleep = True
         self.slept_ns = 0
         self.batches: list[Batch] = []
+        self.begun = 0
         self._ended: list[Job] = []
         self.wave = Wave(worker.spec.waves) if worker.spec.waves is not None and worker.spec.lockstep else None
         self._planned: list[Rank] = []
@@ -87,6 +89,7 @@ class Group:
 
     def time(self, now_ns: int, step: int) -> int:
         """Ask how long the step takes and write it down; returns when it ends."""
+        self.begun += 1
         worker = self.worker.number
         agreed = self.worker.spec.meeting.agree(self.batches)
         rows = np.array(
@@ -161,6 +164,7 @@ class Group:
 
     def _finish_leap(self, made: int, now_ns: int) -> None:
         """Commit all steps of a leap but the last, and plan that one."""
+        self.begun += made
         for rank in self.ranks:
             rank.leap(made - 1)
         self._since = [since + made - 1 for since in self._since]
