@@ -6,7 +6,7 @@ import pytest
 from dprankdiag.catalog.kernels import FAMILIES, load_kernels
 from dprankdiag.cli.analyze import command
 from dprankdiag.cli.base import VERBS
-from tests.golden.update import README, ROOT, list_output_blocks, run_shown
+from tests.golden.update import HARNESS, README, ROOT, list_output_blocks, run_shown
 
 MARKDOWN = README.read_text("utf-8")
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,7 +23,9 @@ def _list_commands(markdown: str) -> list[str]:
 COMMANDS = [line for line in _list_commands(MARKDOWN) if not line.startswith(NOT_RUN)]
 
 
-@pytest.mark.parametrize("command, output", list_output_blocks(MARKDOWN))
+@pytest.mark.parametrize(
+    "command, output", [*list_output_blocks(MARKDOWN), *list_output_blocks(HARNESS.read_text("utf-8"))]
+)
 def test_the_output_shown_is_the_output_given(command: str, output: str) -> None:
     assert run_shown(command).stdout == output, "if the change is meant: python -m tests.golden.update"
 

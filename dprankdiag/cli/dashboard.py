@@ -154,10 +154,13 @@ def _open_live(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
 
 
 def _load(names: Sequence[str], expect_ranks: int | None, doors: Doors) -> Provider:
-    from dprankdiag.dashboard.provider import show_saved
+    from dprankdiag.dashboard.provider import show_ledgers, show_saved
+    from dprankdiag.store.ledger_record import is_ledger_record, load_ledgers
 
     if names:
         paths = [Path(name) for name in names]
+        if len(paths) == 1 and is_ledger_record(paths[0]):
+            return show_ledgers(paths[0].name, load_ledgers(paths[0]))
         return show_saved(", ".join(path.name for path in paths), *_read(paths, expect_ranks, doors))
     with resources.as_file(resources.files("dprankdiag") / "data" / "demo.sqlite") as recording:
         write_error("nothing was named, so the recording in the package is shown", prefix="")

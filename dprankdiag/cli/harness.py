@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from dprankdiag.cli.base import Progress
+from dprankdiag.cli.harness_ledger import ledger
 from dprankdiag.cli.harness_serve import command as serve
 from dprankdiag.cli.terminal import ProgressLine, write_error, write_result
 from dprankdiag.errors import UsageError
@@ -74,6 +75,7 @@ def command(debug: bool) -> None:
     """Make recordings whose truth is known, and score this program on them (docs/harness.md)."""
 
 
+command.add_command(ledger)
 command.add_command(serve)
 
 

@@ -17,6 +17,7 @@ from dprankdiag.dashboard.history import Event, EventLog, History
 from dprankdiag.errors import DprankdiagError
 from dprankdiag.model import results
 from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.dispatches import LedgerRecord
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, take_rows
@@ -31,6 +32,8 @@ YOUNG_OBJECTS = 50_000
 
 _OF_THE_TICK = 1
 """Generation of the objects that a tick made, and younger."""
+
+BELIEFS_ALONE = "What ledgers believed tells of no rank's time, so that no rank is judged: see the page Ledger"
 
 Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
 
@@ -48,6 +51,7 @@ class Snapshot:
         at_ns: moment of the last tick, UTC epoch ns; None of what is not live.
         trouble: why nothing new will come; empty if all is well.
         steps: any step in full, by lockstep group, while its recording is open.
+        ledgers: what routers believed at each dispatch; None where nobody has told.
     """
 
     revision: int
@@ -59,6 +63,7 @@ class Snapshot:
     at_ns: int | None = None
     trouble: str = ""
     steps: tuple[StepRecord, ...] = ()
+    ledgers: LedgerRecord | None = None
 
     def take_step(self, group: int, step: int) -> FullStep:
         """Take all that is known of a step: of an open recording any, of a bundle the worst of its group."""
@@ -122,6 +127,14 @@ def show_saved(
 ) -> OfflineProvider:
     """Make a provider of a diagnosis that was made already."""
     return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps))
+
+
+def show_ledgers(source: str, record: LedgerRecord) -> OfflineProvider:
+    """Make a provider of what routers believed, which judges no rank."""
+    from dprankdiag.pipelines.untimed import conclude_untimed
+
+    diagnosis = conclude_untimed([], BELIEFS_ALONE, (), (), (), ())
+    return OfflineProvider(Snapshot(0, source, diagnosis, {}, ledgers=record))
 
 
 def _rest_from_garbage() -> None:

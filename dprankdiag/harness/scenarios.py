@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dprankdiag.harness import scenario_loads, scenario_queues, scenario_steps
+from dprankdiag.harness import scenario_gateway, scenario_loads, scenario_queues, scenario_steps
 from dprankdiag.harness.scenario import Scenario
 
 _ALL = (
@@ -19,6 +19,7 @@ _ALL = (
     scenario_steps.TAIL,
     scenario_steps.EXPERTS,
     scenario_steps.EVEN,
+    scenario_gateway.POLLED,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 

@@ -27,6 +27,7 @@ class Group:
         asleep: no pass is set.
         slept_ns: since when.
         batches: of the step under way; empty if none is.
+        begun: steps that have begun so far.
     """
 
     def __init__(self, worker: OpenWorker, first: int, size: int) -> None:
@@ -36,6 +37,7 @@ class Group:
         self.asleep = True
         self.slept_ns = 0
         self.batches: list[Batch] = []
+        self.begun = 0
         self._ended: list[Job] = []
         self.wave = Wave(worker.spec.waves) if worker.spec.waves is not None and worker.spec.lockstep else None
         self._planned: list[Rank] = []
@@ -84,6 +86,7 @@ class Group:
 
     def time(self, now_ns: int, step: int) -> int:
         """Ask how long the step takes and write it down; returns when it ends."""
+        self.begun += 1
         worker = self.worker.number
         agreed = self.worker.spec.meeting.agree(self.batches)
         rows = np.array(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dprankdiag.simulate.base import Costs, Load, Router
 from dprankdiag.simulate.groups import Group
@@ -94,7 +94,7 @@ class OpenWorker:
 
     def publish(self, now_ns: int, rank: int) -> None:
         """Let a rank publish its load."""
-        load = self.ranks[rank].load(now_ns)
+        load = replace(self.ranks[rank].load(now_ns), step=self.groups_of_ranks[rank].begun)
         self._coming.append((now_ns + self.spec.publishing.delay_ns, rank, load))
         self._publishes.add((now_ns, self.number, rank, *tell_levels(load)))
 

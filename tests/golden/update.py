@@ -1,4 +1,4 @@
-"""Write the golden pages and the output blocks of the README anew: ``python -m tests.golden.update``; read the diff."""
+"""Write golden pages and the output blocks of documents anew: ``python -m tests.golden.update``; read the diff."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.views.results import make_tables
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 README = ROOT / "README.md"
+HARNESS = ROOT / "docs" / "harness.md"
 CAUSES = ROOT / "docs" / "causes"
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
 RECORDING_PAGE = ROOT / "docs" / "recording-file.md"
@@ -129,8 +130,11 @@ def main() -> None:
     BUNDLE_PAGE.write_text(make_bundle_page(), "utf-8")
     RECORDING_PAGE.write_text(make_recording_page(), "utf-8")
     SCENARIO_PAGE.write_text(render_page(), "utf-8")
-    shown = README.read_text("utf-8")
-    README.write_text(_OUTPUT_BLOCK.sub(lambda found: found[1] + run_shown(found[2]).stdout + found[4], shown), "utf-8")
+    for page in (README, HARNESS):
+        shown = _OUTPUT_BLOCK.sub(
+            lambda found: found[1] + run_shown(found[2]).stdout + found[4], page.read_text("utf-8")
+        )
+        page.write_text(shown, "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprankdiag.simulate.base import Part, Request
+from dprankdiag.simulate.base import Load, Part, Request
+from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.ranks import Acceptance
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.waves import Pause, WaveRules
-from dprankdiag.simulate.workers import Publishing
+from dprankdiag.simulate.workers import Publishing, Worker
 from dprankdiag.simulate.world_tables import MODES
-from tests.simulate.worlds import ask, by_rank, run_one
+from tests.simulate.worlds import PlainCosts, RoundRobin, ask, by_rank, run_one
 
 ROOMY = VllmRules(1_000_000)
 
@@ -80,6 +83,29 @@ def test_ranks_publish_when_their_counts_change() -> None:
     outcome = run_one([ask(0, 10, 40)], [ROOMY], publishing=Publishing(None, False, True))
     assert outcome.publishes["waiting"].tolist()[:2] == [1, 0]
     assert len(outcome.publishes["rank"]) <= 4
+
+
+class Watcher(RoundRobin):
+    """Takes down the step of each load that it is shown, by the moment at which it was written."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks)
+        self.steps: dict[tuple[int, int], int | None] = {}
+
+    def observe(self, now_ns: int, loads: Sequence[Load | None]) -> None:
+        super().observe(now_ns, loads)
+        self.steps |= {(load.stamp_ns, rank): load.step for rank, load in enumerate(loads) if load is not None}
+
+
+def test_what_is_published_amid_a_step_is_of_that_step() -> None:
+    requests = [ask(number, 10, 400, at_ns=number * 2_700_000, rank=number % 2) for number in range(20)]
+    router = Watcher(2)
+    worker = Worker((ROOMY,) * 2, router, PlainCosts(), publishing=Publishing(None, False, True), waves=WaveRules())
+    steps = serve(requests, [worker]).steps
+    begun = {stamp: int(np.searchsorted(steps["start_ns"], stamp)) for stamp, _ in router.steps}
+    assert {stamp: step for (stamp, _), step in router.steps.items()} == begun
+    amid = set(begun) - set(steps["start_ns"].tolist())
+    assert len(amid) > 10
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
+from dprankdiag.dashboard.dispatches import MEANINGS, show_ledgers
 from dprankdiag.dashboard.elements import show_table
 from dprankdiag.dashboard.pages.base import Elements, Page, show_heading, show_missing, show_words, show_words_of
 from dprankdiag.dashboard.places import Place
@@ -18,12 +19,16 @@ NO_LEDGER = (
     "A recording of kernels holds no numbers of the engine. dprankdiag dashboard TARGET shows them live (TARGET is its "
     "URL, such as http://HOST:30000); dprankdiag record TARGET keeps them for later."
 )
+UNTOLD = "Numbers that are not told are a dash, never 0."
 STATE = "The causes of findings that name the rank; idle where most of its steps are without work of its own."
 
 
 def render(snapshot: Snapshot, place: Place) -> Elements:
     """Show a row a rank, what gives no data, and the events."""
-    heading = show_heading("Ledger", "What each rank tells of itself. Numbers that are not told are a dash, never 0.")
+    heading = show_heading("Ledger", f"What each rank tells of itself. {UNTOLD}")
+    if snapshot.ledgers is not None and not snapshot.tables:
+        heading = show_heading("Ledger", f"What routers believed as they sent requests on, and what was true. {UNTOLD}")
+        return [heading, *show_ledgers(snapshot.ledgers, place), show_words(MEANINGS)]
     parts: Elements = [heading, *_show_ranks(snapshot)]
     if snapshot.failures:
         rows = [(item.where, item.interface, item.reason) for item in snapshot.failures]
@@ -33,6 +38,8 @@ def render(snapshot: Snapshot, place: Place) -> Elements:
         items = [html.Li(f"{format_moment(event.at_ns)} {event.text}") for event in snapshot.events]
         none = html.P("Nothing has begun or ended since this dashboard was started.")
         parts.append(html.Section([html.H2("Events"), show_words_of("events", [html.Ul(items) if items else none])]))
+    if snapshot.ledgers is not None:
+        parts += [*show_ledgers(snapshot.ledgers, place), show_words(MEANINGS)]
     words = {column.name: f"{column.meaning}. Unit: {column.unit}." for column in LEDGER_RANKS.columns[2:]}
     return [*parts, show_words(describe_columns(words) | {"state": STATE})]
 
