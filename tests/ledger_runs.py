@@ -16,9 +16,8 @@ from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.sglang_loads import SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
-from dprankdiag.harness.ledger_engine import LedgerState
+from dprankdiag.harness.ledger_engine import EPOCH_S, LedgerState
 from dprankdiag.harness.ledger_score import Named
-from dprankdiag.harness.ledger_sglang import EPOCH_S
 from dprankdiag.harness.ledger_worlds import Tick
 from dprankdiag.model.ledgers import FloatArray, LedgerAnswer, NoData
 from dprankdiag.pipelines import watch

@@ -9,14 +9,13 @@ from typing import Literal
 import numpy as np
 
 from dprankdiag.analysis.median_polish import (
-    MEDIAN_ERROR,
     cell_noise,
     line_medians,
     middle,
     polish,
     tail_scale,
 )
-from dprankdiag.analysis.statistics import EVENT_SCORE, OUTLIER_SCORE, FloatArray, find_high
+from dprankdiag.analysis.statistics import EVENT_SCORE, MEDIAN_ERROR, OUTLIER_SCORE, FloatArray, find_high
 from dprankdiag.analysis.wait_blocks import Blocks, find_blocks
 from dprankdiag.model.claims import BoolArray
 from dprankdiag.model.wait_matrix import WaitMatrix

@@ -32,14 +32,16 @@ class Border:
     Attributes:
         tail: from leaving the last meeting of the step before to the start of the idle time between the steps.
         slack: how much earlier than the last rank's that idle time begins.
+        idle: how long that idle time lasts.
     """
 
     tail: IntArray
     slack: IntArray
+    idle: IntArray
 
     def take(self, rows: IntArray) -> Border:
         """Return what belongs to some of the steps."""
-        return replace(self, tail=self.tail[rows], slack=self.slack[rows])
+        return replace(self, tail=self.tail[rows], slack=self.slack[rows], idle=self.idle[rows])
 
 
 def look_for_border(
@@ -77,7 +79,7 @@ def find_border(left_ns: IntArray, idle_from_ns: IntArray, idle_until_ns: IntArr
     slope, error = _weigh([fit_slope(*pair) for pair in _split(slack.astype(np.float64), idle.astype(np.float64))])
     if abs(slope - 1.0) > TOLD_APART * error + 0.2 or slope - TOLD_APART * error < 0.5:
         return None
-    return Border(idle_from_ns - left_ns, slack)
+    return Border(idle_from_ns - left_ns, slack, idle)
 
 
 def _split(slack: FloatArray, idle: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:

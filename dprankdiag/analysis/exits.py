@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dprankdiag.analysis.grid import Leave, StepGrid
-from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.observations import IntArray, Observations
 from dprankdiag.analysis.skews import EP_FAMILIES, Skews
 from dprankdiag.analysis.standouts import Standout
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, robust_sd
@@ -17,8 +17,11 @@ FEWEST_MEETINGS = 8
 CLEARLY = 0.8
 """A reading of the clocks is believed if transfers scatter at most this much of what they do under the other."""
 
-FOLLOWS_TOKENS = 0.5
-"""Least correlation of lateness with the rank's own expert work, over meetings, to call it a receiver queue."""
+FOLLOWS_TOKENS = 4.0
+"""Standard errors by which lateness must follow the rank's own expert work to call it a receiver queue.
+
+So much has a chance of 3e-5, of pairs that have nothing to do with each other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class LateExit:
         verdict: "link", "dispatch" or "late" (which of them cannot be told).
         operations: operations in which it occurs.
         lateness_ns: mean lateness of the named ranks a meeting.
-        correlation: of lateness with the rank's own expert work; None if not measurable.
+        correlation: of lateness with the rank's own expert work, layer by layer within a step; None if not measurable.
     """
 
     standout: Standout
@@ -52,8 +55,9 @@ def judge_exits(seen: Observations, skews: Skews) -> list[LateExit]:
         by_operation = _by_operation(seen, standout)
         peak = max(by_operation.values())
         late = tuple(sorted(name for name, value in by_operation.items() if value > 0.33 * peak))
-        correlation = _correlation(seen, standout)
-        verdict = _verdict(seen, set(late), correlation)
+        correlation, pairs = _correlation(seen, standout)
+        follows = correlation is not None and correlation * np.sqrt(pairs) >= FOLLOWS_TOKENS
+        verdict = _verdict(seen, set(late), follows=follows)
         found.append(LateExit(standout, verdict, late, peak, correlation))
     return found
 
@@ -75,7 +79,7 @@ def _without_clocks(seen: Observations, standout: Standout) -> Standout:
     return replace(standout, mask=mask, marks=standout.marks & mask)
 
 
-def _verdict(seen: Observations, late: set[str], correlation: float | None) -> str:
+def _verdict(seen: Observations, late: set[str], *, follows: bool) -> str:
     """Tell a link, late in whatever it does, from a receiver queue, late where it receives.
 
     Where ranks meet in nothing but dispatch and combine, both would be late in all of them: only lateness that follows
@@ -85,7 +89,6 @@ def _verdict(seen: Observations, late: set[str], correlation: float | None) -> s
     exchange = {leave.operation for leave in leaves if leave.family in EP_FAMILIES}
     everything = {leave.operation for leave in leaves}
     if exchange == everything:
-        follows = correlation is not None and correlation >= FOLLOWS_TOKENS
         if follows or late != everything:
             return "dispatch"
         # Counts are sent before any token is: who is late with them too is late whatever comes.
@@ -137,20 +140,34 @@ def _observed_steps(seen: Observations, standout: Standout) -> StepGrid:
     return seen.grids[grid_id].take(np.flatnonzero(seen.select(grid_id, standout.steps)))
 
 
-def _correlation(seen: Observations, standout: Standout) -> float | None:
-    """Correlate the lateness out of a meeting with the expert work that follows it, over steps and layers."""
+def _correlation(seen: Observations, standout: Standout) -> tuple[float | None, int]:
+    """Correlate the lateness out of a meeting with the expert work that follows it, over steps and layers.
+
+    What a layer has in all steps is left out on both sides, and so is what a step has in all layers: tokens come anew
+    in each, while load that grows makes experts longer and transfers later for everybody.
+
+    Returns:
+        The correlation, None where nothing shows it, and the number of independent pairs behind it.
+    """
     grid = _observed_steps(seen, standout)
     expert = grid.components["expert"]
     places = [leave.position for leave in grid.leaves if leave.position + 1 < len(grid.family)]
     following = [k for k in places if np.median(expert[:, k + 1]) > 0]
-    if not following:
-        return None
     ranks = np.flatnonzero(standout.mask)
-    late = grid.exit[:, following][:, :, ranks].astype(np.float64).ravel()
-    work = expert[:, [k + 1 for k in following]][:, :, ranks].astype(np.float64).ravel()
-    if late.std() == 0 or work.std() == 0 or len(late) < FEWEST_MEETINGS:
-        return None
-    return float(np.corrcoef(late, work)[0, 1])
+    pairs = max(len(expert) - 1, 0) * max(len(following) - 1, 0) * len(ranks)
+    if pairs < FEWEST_MEETINGS:
+        return None, pairs
+    late = _center(grid.exit[:, following][:, :, ranks])
+    work = _center(expert[:, [k + 1 for k in following]][:, :, ranks])
+    if not late.any() or not work.any():
+        return None, pairs
+    return float((late * work).sum() / np.sqrt((late**2).sum() * (work**2).sum())), pairs
+
+
+def _center(values: IntArray) -> FloatArray:
+    """Take each rank's means over steps and over positions out, `(n_steps, n_positions, n_ranks)`."""
+    centred = values - values.mean(axis=0, keepdims=True)
+    return np.asarray(centred - centred.mean(axis=1, keepdims=True))
 
 
 def _tell_clock_from_exit(seen: Observations, standout: Standout) -> str:

@@ -41,7 +41,7 @@ def measure_experts(seen: Observations, slowness: FloatArray, step_ns: float) ->
     """Find the steps in which expert work is uneven, and who is hot in them.
 
     The imbalance of a step is what its slowest rank spends beyond the mean, over its layers; where that shifts, the
-    steps are judged apart.
+    steps are judged apart. Runs of steps that follow each other with the same ranks hot are one.
     """
     work = [
         grid.components["expert"] / slowness[seen.grid_of == grid_id][:, None, :]
@@ -55,16 +55,28 @@ def measure_experts(seen: Observations, slowness: FloatArray, step_ns: float) ->
     if events.mean() > 0.25:
         events[:] = False
     calm = np.where(events, np.median(excess), excess)
+    last: ExpertSkew | None = None
     for first, stop in pairwise([0, *find_changes(calm, least=least), seen.n_steps]):
         steps = np.zeros(seen.n_steps, bool)
         steps[first:stop] = True
         skew = _expert_skew(seen, work, steps & ~events, is_burst=False)
-        if any(hot.any() for hot in skew.hot):
-            yield skew
+        if last is not None and np.array_equal(_hot_ranks(last), _hot_ranks(skew)):
+            last = _expert_skew(seen, work, last.steps | skew.steps, is_burst=False)
+            continue
+        if last is not None and _hot_ranks(last).any():
+            yield last
+        last = skew
+    if last is not None and _hot_ranks(last).any():
+        yield last
     if events.sum() >= 2:
         skew = _expert_skew(seen, work, events, is_burst=True)
-        if any(hot.any() for hot in skew.hot):
+        if _hot_ranks(skew).any():
             yield skew
+
+
+def _hot_ranks(skew: ExpertSkew) -> BoolArray:
+    """Mark the ranks that are hot in some layer, `(n_ranks,)`."""
+    return np.asarray(np.any([hot.any(axis=0) for hot in skew.hot], axis=0))
 
 
 def _expert_skew(seen: Observations, work: Sequence[FloatArray], steps: BoolArray, *, is_burst: bool) -> ExpertSkew:

@@ -16,6 +16,7 @@ from dprankdiag.analysis.beside import Beside, find_partners, relate_calls
 from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.kinds import join_rare
+from dprankdiag.analysis.left_out import LeftOut, bound_skew
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
 from dprankdiag.analysis.steps import Cut
@@ -174,7 +175,7 @@ def build_grids(
     position: Sequence[IntArray],
     sets: Sequence[MeetingSet],
     cut: Cut,
-) -> tuple[list[StepGrid], int]:
+) -> tuple[list[StepGrid], LeftOut]:
     """Build a grid for every kind of step that occurs often enough.
 
     Args:
@@ -183,7 +184,7 @@ def build_grids(
         sets: all meeting sets.
 
     Returns:
-        The grids, largest first, and how many complete steps were left out because their kind is rare or broken.
+        The grids, largest first, and the complete steps that were left out because their kind is rare or broken.
     """
     begin, stop = (_pass_joins(participations, edge) for edge in bound_steps(cut, position))
     kinds: dict[tuple[object, ...], list[int]] = {}
@@ -201,16 +202,16 @@ def build_grids(
         content = segments[0].content[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
         kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
     grids = []
-    left_out = 0
+    left: list[int] = []
     for signature, steps in (kinds if cut.basis == "meeting" else join_rare(kinds, sets, FEWEST_STEPS)).items():
         if signature[0] == "broken" or len(steps) < FEWEST_STEPS:
-            left_out += len(steps)
+            left += steps
             continue
         kind = "meeting" if cut.basis == "meeting" else str(signature[-1])
         chosen = np.array(steps)
         grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
-    return grids, left_out
+    return grids, bound_skew(participations, segments, begin, stop, np.array(left, np.int64))
 
 
 def _pass_joins(participations: Sequence[Participation], edge: IntArray) -> IntArray:

@@ -22,6 +22,8 @@ EMPTY_KERNEL_NS = 4_000
 DUMMY = 0.25
 """Attention over a dummy batch takes less than this share of the busy ranks', however short the kernels are."""
 
+BUSY = 0.5
+"""A rank is busy with at least this share of the busiest one's attention."""
 
 SHORT_REQUEST = 3.0
 """Over a few short requests attention takes up to so many times as long as without any."""
@@ -62,8 +64,7 @@ def suspect_idle(seen: Observations) -> BoolArray:
     counted = busy[:, 0] > 0
     if not np.isnan(tabulate_requests(seen)).all() or counted.sum() < FEWEST_STEPS:
         return np.zeros(seen.n_ranks, bool)
-    short = SHORT_REQUEST * EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
-    return _choose_idle(attention[counted] <= np.minimum(DUMMY * busy[counted], short))
+    return _choose_idle(attention[counted] <= np.minimum(DUMMY * busy[counted], _short_request(seen)))
 
 
 def _choose_idle(empty: BoolArray) -> BoolArray:
@@ -74,7 +75,10 @@ def mark_empty(seen: Observations, told: FloatArray) -> BoolArray:
     """Mark the steps in which a rank has no requests, `(n_steps, n_ranks)`.
 
     Annotations tell. An engine may say nothing of a dummy batch: no annotation where others have theirs is an empty
-    batch if attention is short as well. Without annotations only attention that took next to no time tells.
+    batch if attention is short as well, against the busy ranks' or, where heads are shared among many ranks so that
+    all of it is short, by itself. Without annotations only attention that took next to no time tells.
+
+    Source: vLLM 0.33.0 annotates no dummy batch.
 
     Args:
         told: requests as annotated, `(n_steps, n_ranks)`; NaN where nothing says.
@@ -85,15 +89,37 @@ def mark_empty(seen: Observations, told: FloatArray) -> BoolArray:
     if spoken.any():
         # Ranks whose every step is announced, and steps that no rank announces, leave no doubt either way.
         others = spoken.any(axis=1, keepdims=True)
-        return np.asarray(np.where(spoken, told == 0, others & (attention < DUMMY * busy)))
+        brief = (attention < DUMMY * busy) | (attention <= np.minimum(BUSY * busy, _short_request(seen)))
+        return np.asarray(np.where(spoken, told == 0, others & brief))
     nothing = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
     return np.asarray(attention <= np.minimum(NO_WORK * busy, nothing))
 
 
+def _short_request(seen: Observations) -> float:
+    """Return what attention over a dummy batch or a few short requests takes in a step at most, ns."""
+    return SHORT_REQUEST * EMPTY_KERNEL_NS * max(_attention_calls(seen), 1)
+
+
+def add_first_rows(seen: Observations, attention: FloatArray) -> tuple[FloatArray, float]:
+    """Let every rank have at least the attention that its first few requests would take, whatever they hold.
+
+    The kernels' own start and end come with the first request and cannot be spread; a rank without rows shows nothing
+    of them. That lies between what a layer without rows takes and what a few short requests take.
+
+    Args:
+        attention: `(n_steps, n_ranks)` ns.
+
+    Returns:
+        The attention, and by how much the first requests' may be off (a standard deviation), ns a step.
+    """
+    least, most = EMPTY_KERNEL_NS * max(_attention_calls(seen), 1), _short_request(seen)
+    return np.maximum(attention, (least + most) / 2), float((most - least) / np.sqrt(12))
+
+
 def _level_busy(attention: FloatArray) -> FloatArray:
-    """Return the middle of the ranks that have at least half of the busiest one's attention, `(n_steps, 1)`."""
+    """Return the middle of the busy ranks' attention, `(n_steps, 1)`."""
     top = attention.max(axis=1, keepdims=True)
-    return np.asarray(np.nanmedian(np.where(attention >= top / 2, attention, np.nan), axis=1, keepdims=True))
+    return np.asarray(np.nanmedian(np.where(attention >= BUSY * top, attention, np.nan), axis=1, keepdims=True))
 
 
 def _attention_calls(seen: Observations) -> int:

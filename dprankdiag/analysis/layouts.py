@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from dprankdiag.analysis.batches import tabulate_held_tokens, tabulate_prompts, tabulate_requests
-from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.loads import ROWS_ALIKE, LoadSkew, classify_loads
-from dprankdiag.analysis.observations import Observations, order_steps
+from dprankdiag.analysis.observations import Observations
+from dprankdiag.analysis.sides import Side, is_slow_beyond, projects_more
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
+from dprankdiag.analysis.standouts import FEWEST_STEPS, Standout, find_standouts
 from dprankdiag.analysis.statistics import (
     MEDIAN_ERROR,
     PRIOR_WEIGHT,
@@ -24,15 +23,16 @@ from dprankdiag.analysis.statistics import (
     peer_median,
     robust_sd,
 )
-from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, SPEED_PRIOR_SD, WORK_PRIOR_SD
-
-Side = Literal["pre", "post"]
+from dprankdiag.analysis.thresholds import LEAST_WORK_SHARE, WORK_PRIOR_SD
 
 LEVELS_APART = 2.0
 """Total load must vary so much for a constant share to say anything (DESIGN 3)."""
 
-LEVEL_STEPS = 10
-"""Steps at the lower and at the higher load, each."""
+LEVEL_STEPS = FEWEST_STEPS
+"""Steps at the lower and at the higher load, each: as many as any level is read from."""
+
+EVEN_STEPS = 10
+"""Steps from which layers are compared with each other."""
 
 TOLD = 0.9
 """Share of the decode steps in which annotations must tell every rank's load."""
@@ -97,17 +97,23 @@ def measure_layouts(seen: Observations, skews: Skews) -> Iterator[Layout]:
     if not steps.any():
         return
     attention = seen.sums["attention"] / skews.slowness
+    told = set()
     for team, covered in _heavier_before(classify_loads(seen, skews)):
         mask = _single_out(attention, team, steps)
-        if _is_throughout(_share(attention, mask), covered & steps, steps):
-            found = _judge_before(seen, skews, attention, mask, steps)
-            if found is not None and not _is_slow_chip(seen, skews, mask, steps, "pre"):
-                yield found
+        found = _judge_before(seen, skews, attention, mask, covered & steps, steps)
+        if found is not None:
+            told.add(mask.tobytes())
+            yield found
+    for mask, covered in _heavier_than_mates(seen, attention):
+        even = _even_teams(seen, attention, mask)
+        found = _judge_before(seen, skews, even, mask, covered & steps, steps, shared=True)
+        if found is not None and mask.tobytes() not in told:
+            yield found
     expert = seen.sums["expert"] / skews.slowness
     hot = _heavier_after(seen, skews)
     if hot is not None and _is_throughout(_share(expert, hot[0]), hot[1] & steps, steps):
         found = _judge_after(seen, expert, hot[0], steps)
-        if found is not None and not _is_slow_chip(seen, skews, hot[0], steps, "post"):
+        if found is not None and not is_slow_beyond(seen, skews, hot[0], steps, "post"):
             yield found
 
 
@@ -159,15 +165,48 @@ def _error(values: FloatArray) -> float:
     return MEDIAN_ERROR * float(robust_sd(values)) / float(np.sqrt(len(values)))
 
 
+def _change_error(low: FloatArray, high: FloatArray) -> float:
+    """Return the standard error of the difference of two medians; few samples on either side are joined to scatter."""
+    rest = np.concatenate([low - np.median(low), high - np.median(high)])
+    scatter = float(robust_sd(rest)) * np.sqrt(len(rest) / (len(rest) - 2))
+    return MEDIAN_ERROR * float(scatter * np.sqrt(1 / len(low) + 1 / len(high)))
+
+
 def _heavier_before(loads: list[LoadSkew]) -> Iterator[tuple[BoolArray, BoolArray]]:
     """Join the runs of steps in which the same ranks have more attention work: ranks, steps."""
-    runs = [
-        load.standout
-        for load in loads
-        if load.kind in ("context", "requests", "unknown") and not load.standout.is_burst and not load.standout.in_turn
-    ]
+    kinds = ("context", "requests", "unknown")
+    runs = [load.standout for load in loads if load.kind in kinds]
+    yield from _join_runs([run for run in runs if not run.is_burst and not run.in_turn])
+
+
+def _join_runs(runs: Sequence[Standout]) -> Iterator[tuple[BoolArray, BoolArray]]:
+    """Join the runs of steps of the same ranks: ranks, steps."""
     for mask in {run.mask.tobytes(): run.mask for run in runs if not run.mask.all()}.values():
         yield mask, np.any([run.steps for run in runs if np.array_equal(run.mask, mask)], axis=0)
+
+
+def _heavier_than_mates(seen: Observations, work: FloatArray) -> Iterator[tuple[BoolArray, BoolArray]]:
+    """Find ranks with more attention work than those they share requests with, which no load makes: ranks, steps."""
+    mates = [list(team) for team in seen.teams if len(team) > 1]
+    if not mates or np.median(work) <= 0:
+        return
+    ratio = np.ones_like(work)
+    for team in mates:
+        ratio[:, team] = work[:, team] / np.maximum(work[:, team].min(axis=1, keepdims=True), 1.0)
+    least = LEAST_WORK_SHARE * seen.median_step_ns / float(np.median(work))
+    yield from _join_runs(find_standouts(ratio, WORK_PRIOR_SD, least))
+
+
+def _even_teams(seen: Observations, work: FloatArray, mask: BoolArray) -> FloatArray:
+    """Return the work as if all teams had as much, by those members that do not stand out, `(n_steps, n_ranks)`."""
+    usual = np.median(work[:, ~mask], axis=1)
+    even = work.copy()
+    for team in seen.teams:
+        rest = [rank for rank in team if not mask[rank]]
+        if rest:
+            level = np.maximum(np.median(work[:, rest], axis=1), 1.0)
+            even[:, list(team)] *= (usual / level)[:, None]
+    return even
 
 
 def _single_out(work: FloatArray, team: BoolArray, steps: BoolArray) -> BoolArray:
@@ -200,28 +239,46 @@ def _heavier_after(seen: Observations, skews: Skews) -> tuple[BoolArray, BoolArr
 
 
 def _judge_before(
-    seen: Observations, skews: Skews, work: FloatArray, mask: BoolArray, steps: BoolArray
+    seen: Observations,
+    skews: Skews,
+    work: FloatArray,
+    mask: BoolArray,
+    covered: BoolArray,
+    steps: BoolArray,
+    *,
+    shared: bool = False,
 ) -> Layout | None:
+    """Judge ranks with more attention work.
+
+    Args:
+        covered, steps: `(n_steps,)` those in which they stand out, and all to be looked at.
+        shared: they stand out against ranks that hold the same requests.
+    """
+    share = _share(work, mask)
+    slow = any((item.mask & mask).any() for item in skews.speed)
+    if slow or not _is_throughout(share, covered, steps) or is_slow_beyond(seen, skews, mask, steps, "pre"):
+        return None
     told = [_told_in(table, steps) for table in (tabulate_held_tokens(seen), tabulate_requests(seen))]
     total = next((table.sum(axis=1) for table in told if table is not None), np.median(work[:, ~mask], axis=1))
-    share = _share(work, mask)
-    held, requests = (None if table is None else _ratio(table, mask, steps) for table in told)
+    held, requests = (None if table is None or shared else _ratio(table, mask, steps) for table in told)
+    requests = 1.0 if shared else requests
     mean = float(np.exp(np.median(share[steps])))
     describe = partial(Layout, "pre", mask, steps, held_ratio=held, request_ratio=requests)
     if held is not None and not _is_beyond(mean, max(held, requests or 1.0, 1.0)):
         return None
     levels = find_load_levels(total, steps)
     if levels is None:
-        if held is None:
+        if held is None and not shared:
             return None
         doubt = "total load varies by less than 2 ×, so that a share that is always larger does not show"
         return describe(mean, mean, 1.0, doubt=doubt)
-    if held is None and not _projects_more(seen, skews, mask, levels, requests):
+    if held is None and not projects_more(seen, skews, mask, (levels.low, levels.high), requests):
         return None
     low, high = (float(np.median(share[part])) for part in (levels.low, levels.high))
     constant = np.log((1.0 + np.expm1(low) / _growth(work, mask, levels)) / np.exp(low))
     found = describe(float(np.exp(low)), float(np.exp(high)), levels.ratio)
-    return _decide(found, work if told[0] is None else _even_out(work, told[0]), levels, float(constant))
+    even = work if shared or told[0] is None else _even_out(work, told[0])
+    return _decide(found, even, levels, float(constant))
 
 
 def _even_out(work: FloatArray, held: FloatArray) -> FloatArray:
@@ -287,63 +344,13 @@ def _heat(work: FloatArray, mask: BoolArray, levels: LoadLevels, low_ratio: floa
     return float(np.log((start + (low_ratio - start) * levels.ratio) / growth / low_ratio))
 
 
-def _projects_more(
-    seen: Observations, skews: Skews, mask: BoolArray, levels: LoadLevels, requests: float | None
-) -> bool:
-    """Tell whether work of equal launch shape before the gather is longer on the same ranks at both loads.
-
-    Contexts lengthen attention alone. Rows that differ show in annotations, else in launch shapes.
-
-    Args:
-        requests: those of the ranks over the others'; None where annotations do not tell.
-    """
-    if requests is None and seen.row_ratio is not None:
-        requests = float(seen.row_ratio[mask].max())
-    elif requests is None and all("graph" in grid.kind for grid in seen.grids):
-        # A graph runs the same rows on every rank, whatever it holds.
-        requests = 1.0
-    if requests is None or abs(requests - 1.0) > ROWS_ALIKE:
-        return False
-    return all(_find_slow(seen, skews, mask, part, "pre")[mask].all() for part in (levels.low, levels.high))
-
-
-def _is_slow_chip(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray, side: Side) -> bool:
-    """Tell whether equal work is longer on the other side of the gather, too; a slow memory shows little there."""
-    return bool(_find_slow(seen, skews, mask, steps, "post" if side == "pre" else "pre")[mask].any())
-
-
-def _find_slow(seen: Observations, skews: Skews, mask: BoolArray, steps: BoolArray, side: Side) -> BoolArray:
-    """Mark the ranks, `(n_ranks,)`, whose equal work on a side of the gather is longer than the others'."""
-    ratio = order_steps(seen, [_compare_probes(grid, mask, side) for grid in seen.grids]) / skews.slowness
-    level = np.median(ratio[steps], axis=0)
-    error = MEDIAN_ERROR * np.asarray(robust_sd(ratio[steps], axis=0)) / np.sqrt(steps.sum())
-    return find_high(level, error, SPEED_PRIOR_SD, LEAST_SPEED_SHARE).mask
-
-
-def _compare_probes(grid: StepGrid, mask: BoolArray, side: Side) -> FloatArray:
-    """Return the equal work on a side of the gather over the median of the ranks left, in the median layer.
-
-    Returns:
-        `(n_steps, n_ranks)`; 1 where there is none.
-    """
-    of_side = np.array(grid.side) == side
-    if not of_side.any() or mask.all():
-        return np.ones((len(grid.number), len(mask)))
-    probe = grid.components["probe"][:, of_side].astype(np.float64)
-    rest = np.median(probe[:, :, ~mask], axis=2, keepdims=True)
-    has_work = np.median(rest, axis=(0, 2)) > 0
-    if not has_work.any():
-        return np.ones((len(probe), len(mask)))
-    return np.asarray(np.median(probe[:, has_work] / np.maximum(rest[:, has_work], 1.0), axis=1))
-
-
 def _is_even(seen: Observations, mask: BoolArray, steps: BoolArray) -> bool:
     """Tell whether the ranks' share differs no more from layer to layer than the others' shares do."""
     for grid_id, grid in enumerate(seen.grids):
         rows = seen.select(grid_id, steps)
         work = grid.components["expert"][rows].astype(np.float64)
         has_work = np.median(work, axis=(0, 2)) > 0 if len(work) else np.zeros(0, bool)
-        if rows.sum() < LEVEL_STEPS or has_work.sum() < 2:
+        if rows.sum() < EVEN_STEPS or has_work.sum() < 2:
             continue
         work = work[:, has_work]
         work = np.maximum(work, 1.0)
@@ -365,8 +372,7 @@ def _decide(found: Layout, work: FloatArray, levels: LoadLevels, other: float) -
     """
     share = _share(work, found.mask)
     low, high = share[levels.low], share[levels.high]
-    noise = float(np.hypot(np.hypot(_error(low), _error(high)), _usual_change(work, found.mask, levels)))
-
+    noise = float(np.hypot(_change_error(low, high), _usual_change(work, found.mask, levels)))
     change = float(np.median(high) - np.median(low))
     holds = abs(change) <= max(UNLIKE * noise, NEARER * abs(other)) and abs(change - other) >= UNLIKE * noise
     return found if holds else None

@@ -12,9 +12,6 @@ SWEEPS = 12
 EXACT_SIDE = 24
 """Up to this many rows and columns all two-by-two contrasts are taken; beyond it residuals are no longer shrunk."""
 
-MEDIAN_ERROR = 1.25
-"""Standard error of a median of n normal samples, times the square root of n, over their standard deviation."""
-
 NORMAL_TENTH = 1.645
 """|z| that one in ten normal samples exceeds."""
 

@@ -20,6 +20,7 @@ from dprankdiag.analysis.host_meetings import time_host_meetings
 from dprankdiag.analysis.inference import infer_channels
 from dprankdiag.analysis.kernel_record import KernelRecord
 from dprankdiag.analysis.lanes import Lane, Naming, add_replays, name_kernels, name_ranges, range_lane
+from dprankdiag.analysis.left_out import LeftOut
 from dprankdiag.analysis.observations import BatchSeries, NamedSpans, Observations, ProbeTimes, sum_steps
 from dprankdiag.analysis.overlap import list_work, measure_contention, measure_stops, vote_joins
 from dprankdiag.analysis.participations import (
@@ -72,7 +73,7 @@ class Observed:
     calls: int
     matched_calls: int
     local_calls: int
-    left_out: int
+    left_out: LeftOut
     reasons: tuple[str, ...]
     kernels: KernelRecord | None = None
 
@@ -202,14 +203,14 @@ def _build_groups(
     lanes: Lanes,
     marks: Sequence[IntArray],
     has_kernels: bool,
-) -> tuple[list[Observations], int]:
+) -> tuple[list[Observations], LeftOut]:
     components = [
         ranks
         for ranks in join_groups(sets)
         if find_world(sets, ranks) and not _contradict(sets, ranks, lanes.alignment)
     ]
     if not components:
-        return [], 0
+        return [], LeftOut(0, 0.0)
     participations = collect_participations(sets, len(trace.ranks))
     probe_keys = {ranks: choose_probes([keys[rank] for rank in ranks], naming, trace.names) for ranks in components}
     owner = {rank: ranks for ranks in components for rank in ranks}
@@ -221,7 +222,7 @@ def _build_groups(
         contention = lanes.contention if rank in beside else 0.0
         segments[rank] = cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys[ranks].keys, contention)
         del lane
-    groups, left_out = [], 0
+    groups, count, hidden_ns = [], 0, 0.0
     for ranks in components:
         world = find_world(sets, ranks)
         members = [participations[rank] for rank in ranks]
@@ -238,7 +239,7 @@ def _build_groups(
             # Between meetings that were lost and found, nothing is comparable.
             continue
         grids, dropped = build_grids(members, own, position, sets, cut)
-        left_out += dropped
+        count, hidden_ns = count + dropped.count, hidden_ns + dropped.hidden_ns
         if not grids:
             continue
         grid_of, row_of, sums = sum_steps(grids)
@@ -275,7 +276,7 @@ def _build_groups(
                 row_blocks=list_row_blocks([keys[rank] for rank in ranks], trace.names) if has_kernels else None,
             )
         )
-    return groups, left_out
+    return groups, LeftOut(count, hidden_ns)
 
 
 def _join_lanes(

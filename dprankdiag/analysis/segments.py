@@ -115,9 +115,12 @@ def cut_segments(
         contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
     work = np.flatnonzero(IS_WORK[lane.family])
-    own_end = lane.end_ns[work]
-    begin = np.maximum(np.maximum(lane.start_ns[work], lane.same_stream_ready()[work]), running_end(own_end))
-    busy = np.maximum(own_end - begin, 0)
+    own_end, begin = lane.end_ns[work], lane.start_ns[work]
+    # In place: each array is as long as the lane, and here most of them are needed at once.
+    np.maximum(begin, lane.same_stream_ready()[work], out=begin)
+    np.maximum(begin, running_end(own_end), out=begin)
+    busy = np.subtract(own_end, begin, out=own_end)
+    np.maximum(busy, 0, out=busy)
     del own_end
     lost = np.zeros(1, np.int64)
     if contention:
@@ -213,13 +216,16 @@ def _measure_launches(lane: Lane, edges: IntArray, ready: IntArray) -> tuple[Int
     ahead = np.full(len(edges) - 1, np.iinfo(np.int32).max, np.int32)
     if lane.launch_ns is None or not len(lane.start_ns):
         return np.zeros(len(ahead), np.int64), ahead
-    late = np.minimum(lane.launch_ns, lane.start_ns) - ready
+    late = np.minimum(lane.launch_ns, lane.start_ns)
+    np.subtract(late, ready, out=late)
     late[(lane.launch_ns == ABSENT_NS) | (late < 0)] = 0
     host = _sum_between(late, edges)
+    del late  # as long as the lane, and so is what comes next
     filled = np.flatnonzero(edges[1:] > edges[:-1])
     if len(filled) and (lane.key >= 0).any():
         launch = np.where(lane.launch_ns == ABSENT_NS, ABSENT_NS // 2, lane.launch_ns)
-        lead = np.minimum.reduceat((lane.start_ns - launch)[: edges[-1]], edges[:-1][filled])
+        np.subtract(lane.start_ns, launch, out=launch)
+        lead = np.minimum.reduceat(launch[: edges[-1]], edges[:-1][filled])
         ahead[filled] = _narrow(np.maximum(lead, 0))
         ahead = np.where(host > 0, -_narrow(host), ahead)
     return host, ahead
@@ -229,7 +235,9 @@ def _is_among(keys: IntArray, wanted: IntArray) -> BoolArray:
     """Tell which keys are among sorted ones."""
     if not len(wanted):
         return np.zeros(len(keys), bool)
-    return np.asarray(wanted[np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)] == keys)
+    place = np.searchsorted(wanted, keys)
+    np.minimum(place, len(wanted) - 1, out=place)
+    return np.asarray(wanted[place] == keys)
 
 
 def _find_edges(times_ns: IntArray, arrival_ns: IntArray, side: Literal["left", "right"]) -> IntArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -41,9 +42,9 @@ LEAST_EXIT_SHARE = 0.015
 EP_FAMILIES = ("dispatch", "combine", "notify")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that it can keep what it measured
 class Skews:
-    """What stands out, by kind.
+    """What stands out, by kind; what no classifier asks for is not measured.
 
     Attributes:
         slowness: `(n_steps, n_ranks)` time of equal work over the median rank's (level of the run of steps).
@@ -51,66 +52,93 @@ class Skews:
         speed_basis: "probes", "after the gather" (probes there alone: those before it follow the rows), "expert" (no
             probe: experts and attention slow alike), "one side" (what looks like equal work is slower before the gather
             or after it, not on both sides: no speed can be read) or "none".
-        attention: ranks with more attention work, speed taken out; ranks of one team stand out together.
-        worst_family: `(n_ranks,)` slowness of the probe family that suffers most, whole recording.
-        other: ranks with more of the remaining work, speed taken out.
-        host: ranks that launch later than their peers over a run of steps.
-        stalls: single steps in which ranks launched far too late.
-        rest: ranks with more idle time that no launch explains.
-        exits: by family class ("collective", "ep") the ranks that leave meetings late.
-        experts: hot experts, by the steps they are hot in.
-        transfer: steps with long transfers.
-        common: steps in which equal work took longer on every rank alike, with the ratio; None if never.
     """
 
+    seen: Observations
     slowness: FloatArray
     speed: tuple[Standout, ...]
     speed_basis: str
-    attention: tuple[Standout, ...]
-    worst_family: FloatArray
-    other: tuple[Standout, ...]
-    host: tuple[Standout, ...]
-    stalls: tuple[Standout, ...]
-    rest: tuple[Standout, ...]
-    exits: dict[str, tuple[Standout, ...]]
-    experts: tuple[ExpertSkew, ...]
-    transfer: tuple[TransferShift, ...]
-    common: tuple[BoolArray, float] | None
+
+    @cached_property
+    def attention(self) -> tuple[Standout, ...]:
+        """Ranks with more attention work, speed taken out; ranks of one team stand out together."""
+        return self._find_work("attention", self.seen.teams)
+
+    @cached_property
+    def other(self) -> tuple[Standout, ...]:
+        """Ranks with more of the remaining work, speed taken out."""
+        return self._find_work(rest_of_work(self.speed_basis), ())
+
+    @cached_property
+    def worst_family(self) -> FloatArray:
+        """`(n_ranks,)` slowness of the probe family that suffers most, whole recording."""
+        return measure_worst_family(self.seen)
+
+    @cached_property
+    def host(self) -> tuple[Standout, ...]:
+        """Ranks that launch later than their peers over a run of steps."""
+        found = _host_standouts(self._idle, self._step_ns, self._homes)
+        return tuple(found or _late_majority(self._idle, self.seen.sums["wait"], self._step_ns))
+
+    @cached_property
+    def stalls(self) -> tuple[Standout, ...]:
+        """Single steps in which ranks launched far too late."""
+        return tuple(find_bursts(self._idle, LEAST_HOST_SHARE * self._step_ns, of_host=True))
+
+    @cached_property
+    def rest(self) -> tuple[Standout, ...]:
+        """Ranks with more idle time that no launch explains."""
+        if not self.seen.abilities.has_launches:
+            return ()
+        return tuple(_host_standouts(np.maximum(self.seen.sums["rest"], 0.0), self._step_ns, self._homes))
+
+    @cached_property
+    def exits(self) -> dict[str, tuple[Standout, ...]]:
+        """By family class ("collective", "ep") the ranks that leave meetings late."""
+        kinds = ("collective", "ep")
+        return {kind: tuple(_exit_standouts(self.seen, kind, self._step_ns, self._homes)) for kind in kinds}
+
+    @cached_property
+    def experts(self) -> tuple[ExpertSkew, ...]:
+        """Hot experts, by the steps they are hot in."""
+        slow = measure_slowness(self.seen, "expert", self.slowness, self.speed, self.worst_family)
+        return tuple(measure_experts(self.seen, slow, self._step_ns))
+
+    @cached_property
+    def transfer(self) -> tuple[TransferShift, ...]:
+        """Steps with long transfers."""
+        return tuple(find_transfer_shifts(self.seen, self._step_ns))
+
+    @cached_property
+    def common(self) -> tuple[BoolArray, float] | None:
+        """Steps in which equal work took longer on every rank alike, with the ratio; None if never."""
+        return find_common_slowdown(self.seen)
+
+    @property
+    def _step_ns(self) -> float:
+        return max(self.seen.median_step_ns, 1.0)
+
+    @property
+    def _homes(self) -> list[BoolArray]:
+        return list(self.seen.homes.values())
+
+    @property
+    def _idle(self) -> FloatArray:
+        """Return the idle time in which hosts may be late; all of it where launches are not known."""
+        if self.seen.abilities.has_launches:
+            return np.asarray(self.seen.sums["host"] - self.seen.sums["inherited"])
+        return np.maximum(self.seen.sums["rest"], 0.0)
+
+    def _find_work(self, component: str, teams: Sequence[tuple[int, ...]]) -> tuple[Standout, ...]:
+        bursts = [item for item in self.speed if item.is_burst]
+        slow = measure_slowness(self.seen, component, self.slowness, bursts, self.worst_family)
+        return tuple(_work_standouts(self.seen.sums[component] / slow, teams, self._step_ns, self._homes))
 
 
 def measure_skews(seen: Observations) -> Skews:
-    """Measure all skews of a group."""
-    step_ns = max(seen.median_step_ns, 1.0)
-    homes = list(seen.homes.values())
-    slowness, speed, basis = measure_speed(seen, step_ns)
-    idle = (
-        seen.sums["host"] - seen.sums["inherited"]
-        if seen.abilities.has_launches
-        else np.maximum(seen.sums["rest"], 0.0)
-    )
-    stalls = find_bursts(idle, LEAST_HOST_SHARE * step_ns, of_host=True)
-    rest = np.maximum(seen.sums["rest"], 0.0)
-    worst = measure_worst_family(seen)
-    bursts = [item for item in speed if item.is_burst]
-    of_attention, of_rest = (
-        measure_slowness(seen, name, slowness, bursts, worst) for name in ("attention", rest_of_work(basis))
-    )
-    of_experts = measure_slowness(seen, "expert", slowness, speed, worst)
-    return Skews(
-        slowness,
-        tuple(speed),
-        basis,
-        tuple(_work_standouts(seen.sums["attention"] / of_attention, seen.teams, step_ns, homes)),
-        worst,
-        tuple(_work_standouts(seen.sums[rest_of_work(basis)] / of_rest, (), step_ns, homes)),
-        tuple(_host_standouts(idle, step_ns, homes) or _late_majority(idle, seen.sums["wait"], step_ns)),
-        tuple(stalls),
-        tuple(_host_standouts(rest, step_ns, homes)) if seen.abilities.has_launches else (),
-        {kind: tuple(_exit_standouts(seen, kind, step_ns, homes)) for kind in ("collective", "ep")},
-        tuple(measure_experts(seen, of_experts, step_ns)),
-        tuple(find_transfer_shifts(seen, step_ns)),
-        find_common_slowdown(seen),
-    )
+    """Measure the speed of a group's ranks, and all other skews when they are asked for."""
+    slowness, speed, basis = measure_speed(seen, max(seen.median_step_ns, 1.0))
+    return Skews(seen, slowness, tuple(speed), basis)
 
 
 def rest_of_work(speed_basis: str) -> str:

@@ -153,15 +153,16 @@ def _experts_agree(seen: Observations, standout: Standout, excess: float) -> boo
 def _side_ratio(grid: StepGrid, rows: BoolArray, positions: Sequence[int], mask: BoolArray) -> list[float]:
     """Return how much longer the work of one side takes: its probes, or its experts where they suffer more.
 
-    Other work stands in for a side that has neither.
+    Other work stands in for a side that has neither. A chip is slow in every layer: the middle one tells, so that
+    experts that are hot in a few do not pass for it.
     """
     total = float(sum(grid.components[name][rows].sum() for name in ("probe", "expert", "other")))
     ratios: list[float] = []
     for name in ("probe", "expert", "other"):
-        times = grid.components[name][rows][:, positions].sum(axis=(0, 1)).astype(np.float64)
-        rest = float(np.median(times[~mask])) if (~mask).any() else 0.0
-        if rest > 0 and times.sum() >= LEAST_SIDE * total and not (ratios and name == "other"):
-            ratios.append(float(np.mean(times[mask])) / rest)
+        times = grid.components[name][rows][:, positions].sum(axis=0).astype(np.float64)
+        rest = np.median(times[:, ~mask], axis=1) if (~mask).any() else np.zeros(len(times))
+        if rest.any() and times.sum() >= LEAST_SIDE * total and not (ratios and name == "other"):
+            ratios.append(float(np.median(times[rest > 0][:, mask].mean(axis=1) / rest[rest > 0])))
     return [max(ratios)] if ratios else []
 
 

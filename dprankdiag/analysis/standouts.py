@@ -11,6 +11,7 @@ import numpy as np
 
 from dprankdiag.analysis.statistics import (
     LOSS_SHARE,
+    MEDIAN_ERROR,
     BoolArray,
     FloatArray,
     find_changes,
@@ -27,6 +28,8 @@ MOST_CULPRITS = 3
 TURNS_SHARE = 0.1
 SMALL_STALL = 0.2
 ALIKE = 0.7
+"""Beside the smallest set that holds the loss, ranks are named that are so heavy beside its last member."""
+
 OWN_PAST_SHARE = 0.2
 """How much of the spread among ranks is left between two parts of one rank's own recording."""
 
@@ -179,7 +182,7 @@ def _merge_close(edges: list[int], n_steps: int) -> list[int]:
 def _levels(series: FloatArray) -> tuple[FloatArray, FloatArray]:
     levels = np.median(series, axis=0)
     spread = np.asarray(robust_sd(series, axis=0))
-    return levels, 1.2533 * spread / np.sqrt(len(series))
+    return levels, MEDIAN_ERROR * spread / np.sqrt(len(series))
 
 
 def _judge(series: FloatArray, prior_sd: float, least: float, halves: Sequence[BoolArray]) -> BoolArray:
@@ -297,18 +300,31 @@ def describe_burst(series: FloatArray, marks: BoolArray, ranks: Sequence[int], *
 
 
 def choose_by_loss(excess: FloatArray) -> BoolArray:
-    """Choose the smallest set of ranks that holds the loss, and those as heavy as its last member."""
+    """Choose the smallest set of ranks that holds the loss, and those as heavy as its last member.
+
+    To leave one of these out would be chance.
+
+    Args:
+        excess: `(n_ranks,)` what each rank costs.
+    """
     order = np.argsort(-excess)
     count = int(np.searchsorted(np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9), LOSS_SHARE) + 1)
-    return np.asarray(excess >= ALIKE * excess[order[min(count, len(order)) - 1]])
+    return np.asarray((excess >= ALIKE * excess[order[min(count, len(order)) - 1]]) & (excess > 0))
 
 
-def find_period(index: np.ndarray[Any, Any], times_ns: np.ndarray[Any, Any]) -> int | None:
-    """Return the period of events that come back regularly (at least five, spacing within a quarter), in ns."""
-    if len(index) < 5:
+def find_period(index: np.ndarray[Any, np.dtype[Any]], times_ns: np.ndarray[Any, np.dtype[Any]]) -> int | None:
+    """Return the period of events that come back regularly (at least five, spacing within a quarter), in ns.
+
+    Steps without a step between them are one event: what a step ends with lies in the first segment of the next.
+
+    Args:
+        index, times_ns: `(n,)` steps that hold an event, in order of time, and when they start.
+    """
+    begins = np.flatnonzero(np.diff(index, prepend=-2) > 1)
+    if len(begins) < 5:
         return None
-    spacing = np.diff(index)
+    spacing = np.diff(index[begins])
     middle = float(np.median(spacing))
     if middle < 2 or np.mean(np.abs(spacing - middle) <= max(1.0, middle / 4)) < 0.8:
         return None
-    return int(np.median(np.diff(times_ns)))
+    return int(np.median(np.diff(times_ns[begins])))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dprankdiag.analysis.median_polish import MEDIAN_ERROR, cell_noise, line_medians, middle
-from dprankdiag.analysis.statistics import FloatArray
+from dprankdiag.analysis.median_polish import cell_noise, line_medians, middle
+from dprankdiag.analysis.statistics import MEDIAN_ERROR, FloatArray
 from dprankdiag.model.claims import BoolArray
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]

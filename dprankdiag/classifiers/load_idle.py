@@ -25,12 +25,12 @@ class LoadIdle:
     *Why it happens*: too few requests for so many ranks, sticky sessions, or a router that does not know of the
     idle ranks.
 
-    *How we tell it apart*: a rank counts as idle where its batch annotations announce no requests in at least half of
-    the steps in which others have some; a dummy batch that nobody announces, by attention far below the busy ranks'.
-    Without annotations, by attention that takes next to no time; inside a graph a dummy batch takes as long as a short
-    request, and without annotations nothing is said. In a ledger: by the steps counted as idle, else by
-    counters that stand while others grow. Fewer requests than ranks, or so few that chance alone leaves ranks empty,
-    are no finding.
+    *How we tell it apart*: a rank counts as idle where its batch annotations announce no requests in at least half
+    of the steps in which others have some; a dummy batch that nobody announces, by attention far below the busy
+    ranks', or as short as over a few short requests and less than half of theirs. Without annotations, by attention
+    that takes next to no time; inside a graph a dummy batch takes as long as a short request, and without
+    annotations nothing is said. In a ledger: by the steps counted as idle, else by counters that stand while others
+    grow. Fewer requests than ranks, or so few that chance alone leaves ranks empty, are no finding.
 
     *What to do*: spread the requests over all ranks, or serve this load with fewer ranks.
     """

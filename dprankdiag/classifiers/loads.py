@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.analysis.host_meetings import LateToMeeting, measure_lateness
+from dprankdiag.analysis.idleness import add_first_rows
 from dprankdiag.analysis.loads import LoadSkew, classify_loads
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.padding import Padding, even_rows, judge_padding
@@ -32,6 +33,9 @@ from dprankdiag.classifiers.base import (
 from dprankdiag.model.claims import Claim, Undo
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence
 from dprankdiag.units import format_ns, format_ratio
+
+NEXT_TO_NONE = 0.01
+"""Work below this share of a busy rank's is told as none: a ratio to it would be a number without meaning."""
 
 ROWS_ERROR = 0.15
 """How far what all ranks pay for the busiest one's rows may be off, as a share of it (a standard deviation).
@@ -89,8 +93,14 @@ def claim_loads(seen: Observations, skews: Skews, cause: str, kind: str, because
             period_ns=period_of(seen, standout),
             proof=tuple(proof),
             most=tuple(most),
-            spread_ns=float(np.hypot(standout.spread * typical, ROWS_ERROR * _excess(seen, padded, late))),
+            spread_ns=float(np.hypot(_doubt_attention(seen, load, typical), ROWS_ERROR * _excess(seen, padded, late))),
         )
+
+
+def _doubt_attention(seen: Observations, load: LoadSkew, typical: float) -> float:
+    """Return by how much attention spread evenly may be off, ns a step."""
+    rest = add_first_rows(seen, seen.sums["attention"])[1] if load.kind == "idle" else 0.0
+    return float(np.hypot(load.standout.spread * typical, rest))
 
 
 def _undo_load(seen: Observations, skews: Skews, load: LoadSkew) -> tuple[list[Undo], list[Undo], list[Undo]]:
@@ -100,7 +110,8 @@ def _undo_load(seen: Observations, skews: Skews, load: LoadSkew) -> tuple[list[U
     """
     standout = load.standout
     work = seen.sums["attention"] / skews.slowness
-    undo = [scale(seen, "attention", even_out(work, standout))]
+    spread = add_first_rows(seen, work)[0] if load.kind == "idle" else work
+    undo = [scale(seen, "attention", even_out(spread, standout))]
     proof = [scale(seen, "attention", lift_off(work, standout))]
     # Decoders beside a prompt read in the same kernel, which may hide what a short part of it takes.
     most = list(proof if load.kind == "prefill" else undo)
@@ -208,19 +219,24 @@ def _rows_evidence(seen: Observations, padded: _RowsOfAll | None, late: LateToMe
 def _say_load(load: LoadSkew) -> str:
     if load.kind == "idle":
         return "all requests"
-    return f"{_work_ratio(load.standout):.2f} × the attention work of the other ranks"
+    ratio = _work_ratio(load.standout)
+    if ratio is None:
+        return "attention work while the other ranks have next to none"
+    return f"{ratio:.2f} × the attention work of the other ranks"
 
 
-def _work_ratio(standout: Standout) -> float:
-    return float(np.mean(standout.levels[standout.mask])) / max(standout.centre, 1e-9)
+def _work_ratio(standout: Standout) -> float | None:
+    """Give the work of the ranks meant over the others'; None where these have next to none."""
+    own = float(np.mean(standout.levels[standout.mask]))
+    return own / standout.centre if standout.centre > NEXT_TO_NONE * own else None
 
 
 def _load_evidence(seen: Observations, load: LoadSkew, ranks: Sequence[int], steps: BoolArray) -> Iterator[Evidence]:
     attention = seen.sums["attention"][steps]
     others = [position for position in range(seen.n_ranks) if position not in ranks]
     n = int(steps.sum())
-    if load.standout.centre > 0:
-        ratio = _work_ratio(load.standout)
+    ratio = _work_ratio(load.standout)
+    if ratio is not None:
         yield Evidence("attention_work_ratio", ratio, "ratio", f"attention takes {ratio:.2f} × as long", 1.0, n)
     if others:
         own = float(np.median(attention[:, list(ranks)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,13 +17,38 @@ EXPLAIN_OTHERS = ("structural.layout", "structural.graph")
 
 LAYOUT_EXPLAINS = ("load.context", "load.requests", "load.unknown", "structural.expert", "unclassified.late")
 
+LATE_EXITS = ("structural.dispatch", "single_point.link")
+"""Causes that keep a rank in its exchanges; a call whose partners were not matched passes for unexplained idle time."""
+
 MOSTLY = 0.8
 """Share of a claim's steps that the other must cover for it to give way."""
 
 
 def give_way(seen: Observations, claims: Sequence[Claim]) -> list[Claim]:
-    """Leave out the claims that another claim on the same ranks and steps explains (DESIGN 3)."""
-    return [claim for claim in claims if not any(_explains(seen, other, claim) for other in claims)]
+    """Leave out the claims that another claim on the same ranks and steps explains (DESIGN 3).
+
+    What is late for no known reason on ranks whose exchanges are late is the same fault seen through other calls: the
+    claim of the exchanges takes its undo over.
+    """
+    left = [claim for claim in claims if not any(_explains(seen, other, claim) for other in claims)]
+    owners = [next((claim for claim in left if _is_shadow(claim, other)), None) for other in left]
+    return [
+        _take_over(claim, [other for other, owner in zip(left, owners, strict=True) if owner is claim])
+        for claim, own in zip(left, owners, strict=True)
+        if own is None
+    ]
+
+
+def _take_over(claim: Claim, shadows: Sequence[Claim]) -> Claim:
+    undo = tuple(undo for shadow in shadows for undo in shadow.undo)
+    return replace(claim, undo=(*claim.undo, *undo)) if undo else claim
+
+
+def _is_shadow(claim: Claim, other: Claim) -> bool:
+    """Tell whether a late rank without a class is one that its exchanges explain."""
+    if claim.cause not in LATE_EXITS or other.cause != "unclassified.late" or not set(other.ranks) <= set(claim.ranks):
+        return False
+    return float(claim.steps[other.steps].mean()) >= MOSTLY
 
 
 def _explains(seen: Observations, other: Claim, claim: Claim) -> bool:

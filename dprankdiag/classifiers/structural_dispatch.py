@@ -23,8 +23,8 @@ class StructuralDispatch:
     layout that sends most traffic over one link.
 
     *How we tell it apart*: the lateness occurs in dispatch or combine only, or follows the rank's own expert work
-    from layer to layer. A link that is ill is late in everything; where ranks meet in nothing else, and lateness does
-    not follow the work, both stay possible.
+    from layer to layer of a step, by four times what chance makes of as many pairs. A link that is ill is late in
+    everything; where ranks meet in nothing else, and lateness does not follow the work, both stay possible.
 
     *What to do*: spread the hot experts (EPLB, redundant experts), look at where dummy tokens go, limit tokens a
     rank dispatches at once.

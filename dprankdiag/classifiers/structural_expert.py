@@ -10,16 +10,13 @@ from dprankdiag.analysis.experts import ExpertSkew
 from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.analysis.standouts import find_period
-from dprankdiag.analysis.statistics import LOSS_SHARE, BoolArray, FloatArray
+from dprankdiag.analysis.standouts import choose_by_loss, find_period
+from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.uneven import find_high
-from dprankdiag.classifiers.base import ONSET_STEPS, name_numbers, show_culprits, times, unseen_member
+from dprankdiag.classifiers.base import ONSET_STEPS, members, name_numbers, show_culprits, times, unseen_member
 from dprankdiag.classifiers.ledgers import sureness, who_of
 from dprankdiag.model.claims import Claim, Undo, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Alternative, Evidence, When, Who
-
-ALIKE = 0.7
-"""Beside the smallest set that holds the loss, ranks are named that are so heavy beside its last member."""
 
 
 class StructuralExpert:
@@ -173,12 +170,7 @@ def _excess_by_rank(seen: Observations, skew: ExpertSkew) -> FloatArray:
 
 
 def _smallest_set(excess: FloatArray) -> tuple[tuple[int, ...], Who]:
-    order = np.argsort(-excess)
-    held = np.cumsum(excess[order]) / max(float(excess.sum()), 1e-9)
-    count = min(int(np.searchsorted(held, LOSS_SHARE) + 1), len(order))
-    # Ranks as hot as the last one needed are named with it: leaving one of them out would be chance.
-    chosen = np.flatnonzero(excess >= max(ALIKE * excess[order[count - 1]], 1e-9))
-    ranks = tuple(int(rank) for rank in chosen)
+    ranks = members(choose_by_loss(excess))
     if len(ranks) == len(excess) and len(ranks) > 2:
         return (), "all"
     return ranks, "one" if len(ranks) == 1 else "rotating"

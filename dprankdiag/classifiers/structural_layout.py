@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.layouts import Layout, Side, measure_layouts
+from dprankdiag.analysis.layouts import Layout, measure_layouts
 from dprankdiag.analysis.observations import IntArray, Observations
+from dprankdiag.analysis.sides import Side
 from dprankdiag.analysis.skews import Skews
 from dprankdiag.analysis.speed import LEAST_SPEED_SHARE
 from dprankdiag.analysis.statistics import BoolArray, FloatArray, find_high
@@ -33,14 +34,15 @@ class StructuralLayout:
     *Why it happens*: attention heads, experts or vocabulary do not divide by the ranks that share them, so that one
     rank owns the remainder; or a rank has a second duty, such as the output head or a service beside.
 
-    *How we tell it apart*: total load must vary twofold within the recording, else nothing is said. Before the gather:
-    attention takes the same multiple at both loads while batch annotations show as many KV tokens and requests as on
-    the other ranks; without annotations, kernels of equal launch shape before the gather must be longer on that rank
-    too, which contexts cannot do. A few long requests that stay would add the same time at every load, not the same
-    share. After the gather: the same rank in every layer, by as much in each as layers scatter, and by the same factor
-    at both loads. Hot experts get more tokens, whose time grows with the load beyond the reading of the weights, so
-    that their share would grow; where expert time follows the tokens alone the two cannot be told apart and
-    `structural.expert` stands. A slow chip is slow on both sides.
+    *How we tell it apart*: total load must vary twofold within the recording, else nothing is said. Before the
+    gather: attention takes the same multiple at both loads while batch annotations show as many KV tokens and
+    requests as on the other ranks; without annotations, kernels of equal launch shape before the gather must be
+    longer on that rank too, which contexts cannot do. Ranks that share their requests (attention-TP) are held
+    against each other: no load makes one of them heavier than the rest. A few long requests that stay would add the
+    same time at every load, not the same share. After the gather: the same rank in every layer, by as much in each
+    as layers scatter, and by the same factor at both loads. Hot experts get more tokens, whose time grows with the
+    load beyond the reading of the weights, so that their share would grow; where expert time follows the tokens
+    alone the two cannot be told apart and `structural.expert` stands. A slow chip is slow on both sides.
 
     *What to do*: choose sizes that divide evenly, or give the rank less of something else.
     """

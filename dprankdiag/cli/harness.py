@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,14 @@ import click
 
 from dprankdiag.cli.base import Progress
 from dprankdiag.cli.harness_ledger import ledger
+from dprankdiag.cli.harness_serve import command as serve
 from dprankdiag.cli.terminal import ProgressLine, write_error, write_result
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from dprankdiag.harness.answers import Outcome
     from dprankdiag.harness.cases import Case
+    from dprankdiag.harness.scenario import Scenario
 
 NAMED = "named"
 SAID = "said.jsonl"
@@ -74,15 +76,17 @@ def command(debug: bool) -> None:
 
 
 command.add_command(ledger)
+command.add_command(serve)
 
 
-@command.command(name="list", short_help="List the named worlds and the suites.")
+@command.command(name="list", short_help="List the named worlds, the suites and the scenarios.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_physics
 @_debug
 def list_worlds(as_json: bool, physics: str, debug: bool) -> None:
-    """List the named worlds with what is true of them, and the suites that can be drawn."""
+    """List the named worlds with what is true of them, the suites that can be drawn, and the scenarios."""
     from dprankdiag.harness.cases import learn_facts
+    from dprankdiag.harness.scenario_facts import list_scenarios
     from dprankdiag.harness.score_tables import describe_facts, render_facts
     from dprankdiag.harness.trace_suites import SUITES
 
@@ -95,29 +99,66 @@ def list_worlds(as_json: bool, physics: str, debug: bool) -> None:
     suites = {letter: (suite.count, suite.content) for letter, suite in SUITES.items()}
     if as_json:
         listed = [{"suite": letter, "cases": count, "content": text} for letter, (count, text) in suites.items()]
-        _write_json({"worlds": [describe_facts(it) for it in facts], "suites": listed})
+        worlds = [describe_facts(it) for it in facts]
+        _write_json({"worlds": worlds, "suites": listed, "scenarios": list_scenarios()})
     else:
-        write_result(render_facts(facts, suites))
+        write_result(render_facts(facts, suites, list_scenarios()))
 
 
 @command.command(short_help="Write recordings with their truth.")
-@click.argument("what", metavar="NAME|SUITE")
-@click.option("-o", "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder to write to.")
+@click.argument("what", metavar="NAME|SUITE|SCENARIO")
+@click.option("-o", "--output", type=_FOLDER, metavar="DIR", help="Folder to write to.")
+@click.option("--json", "as_json", is_flag=True, help="Of a scenario, tell the numbers that follow from it.")
 @_draw_options
 @_debug
-def make(what: str, output: Path, format_name: Format, debug: bool, **drawn: Any) -> None:
-    """Write the recording of a named world, or of each case of a suite, with a truth.json beside it.
+def make(what: str, output: Path | None, as_json: bool, format_name: Format, debug: bool, **drawn: Any) -> None:
+    """Write the recording of a named world, of a scenario, or of each case of a suite, with a truth.json beside it.
 
-    "named" stands for all named worlds. Each case gets a folder of its own in DIR.
+    "named" stands for all named worlds, "scenarios" for all scenarios (docs/scenarios.md): a serving world is run, and
+    some of its steps are recorded. Each case gets a folder of its own in DIR.
     """
+    scenarios = _choose_scenarios(what)
+    if as_json and len(scenarios) != 1:
+        raise UsageError("--json tells of one scenario", mend="see `dprankdiag harness list`")
+    if output is None and not as_json:
+        raise UsageError("nowhere to write to", mend="give a folder: -o DIR")
+    if output is not None:
+        written = _make_scenarios(scenarios, output, format_name) or _make_cases(
+            what, Draw(**drawn), output, format_name
+        )
+        write_error(f"{written} written; next: dprankdiag harness score {output}")
+    if as_json:
+        from dprankdiag.harness.scenario_facts import describe_scenario
+
+        _write_json(describe_scenario(scenarios[0]))
+
+
+def _make_cases(what: str, draw: Draw, output: Path, format_name: Format) -> int:
     from dprankdiag.harness.score import make_case
 
     with _show_progress() as progress, _answer_values():
-        cases = _choose_cases(what, Draw(**drawn))
+        cases = _choose_cases(what, draw)
         for position, case in enumerate(cases):
             progress(f"writing {case.name}", position / len(cases))
             make_case(case, output / case.name, format=format_name)
-    write_error(f"{len(cases)} written; next: dprankdiag harness score {output}")
+    return len(cases)
+
+
+def _make_scenarios(scenarios: Sequence[Scenario], output: Path, format_name: Format) -> int:
+    from dprankdiag.harness.scenario_trace import trace_scenario
+    from dprankdiag.harness.score import make_recording
+
+    with _show_progress() as progress, _answer_values():
+        for position, scenario in enumerate(scenarios):
+            progress(f"serving {scenario.name}", position / len(scenarios))
+            make_recording(*trace_scenario(scenario), output / scenario.name, format=format_name)
+    return len(scenarios)
+
+
+def _choose_scenarios(what: str) -> list[Scenario]:
+    from dprankdiag.harness.scenarios import SCENARIOS
+
+    return [scenario for scenario in SCENARIOS.values() if what in ("scenarios", scenario.name)]
 
 
 @command.command(short_help="Let real processes run with a planted fault, and record them.")
@@ -197,7 +238,7 @@ def _draw_cases(what: str, draw: Draw) -> list[Case]:
     named = list_named(draw.physics)
     chosen = [case for case in named if what in (NAMED, case.name)]
     if not chosen:
-        mend = f"there are the suites {', '.join(SUITES)}, '{NAMED}', and the worlds of `dprankdiag harness list`"
+        mend = f"there are the suites {', '.join(SUITES)}, '{NAMED}', and the names of `dprankdiag harness list`"
         raise UsageError(f"no suite, world or folder '{what}'", mend=mend)
     return chosen
 

@@ -4,7 +4,7 @@
         ask(engine.url)
 
 A path has one body, or several that follow each other from one request to the next (the last one stays), or a function
-of the seconds since the start. A `Fault` changes how one is served.
+of the seconds since the start, or an `Endpoint` that looks at what is asked. A `Fault` changes how one is served.
 """
 
 from __future__ import annotations
@@ -17,9 +17,47 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-Body = bytes | Sequence[bytes] | Callable[[float], bytes]
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request.
+
+    Attributes:
+        query: names and values behind the path; of a name given twice the last value.
+        body: what came with it.
+        seconds: since the start.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is answered."""
+
+    body: bytes
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Answers requests for a path by looking at them; other methods than these are refused."""
+
+    answer: Callable[[Asked], Reply]
+    methods: tuple[str, ...] = ("GET",)
+
+
+Body = bytes | Sequence[bytes] | Callable[[float], bytes] | Endpoint
+
+_MISSING = Reply(b'{"detail":"Not Found"}', 404)
+_REFUSED = Reply(b'{"error":"Unauthorized"}', 401)
+_NOT_SO = Reply(b'{"detail":"Method Not Allowed"}', 405)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +154,26 @@ class FakeEngine:
         is_open = self._token is None or path in ("/metrics", "/health")
         return not is_open and headers.get("Authorization") != f"Bearer {self._token}"
 
-    def make_body(self, path: str, number: int) -> bytes | None:
-        """Make the body of a request; None where nothing is served."""
-        body = self.bodies.get(path)
-        if body is None or isinstance(body, bytes):
-            return body
-        if callable(body):
-            return body(self._clock() - self._start_s)
-        return body[min(number, len(body) - 1)]
+    def answer(self, method: str, address: str, content: bytes, number: int) -> Reply:
+        """Answer a request.
+
+        Args:
+            number: of this request for its path, from 0.
+        """
+        parts = urlsplit(address)
+        body = self.bodies.get(parts.path)
+        if body is None:
+            return _MISSING
+        seconds = self._clock() - self._start_s
+        if isinstance(body, Endpoint):
+            query = dict(parse_qsl(parts.query, keep_blank_values=True))
+            asked = Asked(method, parts.path, query, content, seconds)
+            return body.answer(asked) if method in body.methods else _NOT_SO
+        if method != "GET":
+            return _NOT_SO
+        if isinstance(body, bytes):
+            return Reply(body)
+        return Reply(body(seconds) if callable(body) else body[min(number, len(body) - 1)])
 
 
 class _Server(ThreadingHTTPServer):
@@ -139,22 +189,27 @@ def _make_handler(engine: FakeEngine) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            self._serve("GET")
+
+        def do_POST(self) -> None:
+            self._serve("POST")
+
+        def _serve(self, method: str) -> None:
             path = urlsplit(self.path).path
             headers = dict(self.headers)
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             number = engine.count(path, headers)
             fault = engine.faults.get(path, Fault())
             fault = fault if fault.concerns(number) else Fault()
             if fault.delay_s:
                 time.sleep(fault.delay_s)
-            body = engine.make_body(path, number)
             if engine.is_refused(path, headers):
-                self._send(401, b'{"error":"Unauthorized"}', fault)
+                reply = _REFUSED
             elif fault.status != 200:
-                self._send(fault.status, b"", fault)
-            elif body is None:
-                self._send(404, b'{"detail":"Not Found"}', fault)
+                reply = Reply(b"", fault.status)
             else:
-                self._send(200, body, fault)
+                reply = engine.answer(method, self.path, content, number)
+            self._send(reply.status, reply.body, fault)
 
         def _send(self, status: int, body: bytes, fault: Fault) -> None:
             is_text = not body.lstrip().startswith((b"{", b"["))

@@ -21,6 +21,7 @@ COMPUTED, CACHED, DECODED = range(3)
 """Modes of tokens."""
 
 _LAUNCH_S = 0.0015
+_STAGE_S = 1e-4
 _LONGEST_MOMENT_S = 2.0
 
 COUNTERS = (
@@ -89,10 +90,15 @@ class Counts:
         for name, amount in amounts.items():
             self.by_rank[name] += amount
 
-    def add_slice(self, ran: Slice, accept: Array, graph: bool = True) -> None:
-        """Count the steps of a slice."""
+    def add_slice(self, ran: Slice, accept: Array, graph: bool | Array = True, pace: float = 1.0) -> None:
+        """Count the steps of a slice.
+
+        Args:
+            graph: decode steps replay a graph; or `(steps,)`, which of them do.
+            pace: how many times faster than usual the host does what it does once a step.
+        """
         self._add_work(ran)
-        self._add_time(ran)
+        self._add_time(ran, pace)
         self._add_waits(ran)
         self._add_modes(ran, accept, graph)
         self._add_moments(ran, accept)
@@ -114,23 +120,24 @@ class Counts:
         places = np.searchsorted(RATIO_EDGES, ratio - 1e-9)
         self.ratio_buckets += np.bincount(places, minlength=len(RATIO_EDGES) + 1)
 
-    def _add_time(self, ran: Slice) -> None:
+    def _add_time(self, ran: Slice, pace: float) -> None:
         prefilling, decoding = ran.prefill > 0, ran.rows > 0
-        gpu_s = np.maximum(0.0, ran.step_s - 0.0015)
+        gpu_s = np.maximum(0.0, ran.step_s - _LAUNCH_S / pace)
         only_decoding = decoding & ~prefilling
         steps = ran.ran.sum(axis=0)
         waited_s = (ran.gather_s + ran.control_s).sum(axis=0)
-        launch_s = _LAUNCH_S * steps
+        launch_s = _LAUNCH_S / pace * steps
+        overhead_s = _STAGE_S / pace * steps
         self.add(
             decode_forward_s=(gpu_s * only_decoding).sum(axis=0),
             extend_forward_s=(gpu_s * prefilling).sum(axis=0),
             idle_forward_s=(gpu_s * (ran.ran & ~ran.active)).sum(axis=0),
             prefill_busy_s=(gpu_s * prefilling).sum(axis=0),
             idle_s=ran.idle_s,
-            control_s=ran.control_s.sum(axis=0) + 1e-4 * steps,
-            choose_s=ran.gather_s.sum(axis=0) + 1e-4 * steps,
+            control_s=ran.control_s.sum(axis=0) + overhead_s,
+            choose_s=ran.gather_s.sum(axis=0) + overhead_s,
             launch_s=launch_s,
-            result_s=np.maximum(0.0, ran.step_s.sum(axis=0) - waited_s - launch_s - 2e-4 * steps),
+            result_s=np.maximum(0.0, ran.step_s.sum(axis=0) - waited_s - launch_s - 2 * overhead_s),
             cpu_s=ran.step_s.sum(axis=0),
         )
 
@@ -141,7 +148,7 @@ class Counts:
         places = np.searchsorted(GATHER_EDGES_S, ran.gather_s) + np.arange(ranks) * width
         self.gather_buckets += np.bincount(places[ran.ran], minlength=ranks * width).reshape(ranks, width)
 
-    def _add_modes(self, ran: Slice, accept: Array, graph: bool) -> None:
+    def _add_modes(self, ran: Slice, accept: Array, graph: bool | Array) -> None:
         prefilling = ran.prefill > 0
         together = prefilling.sum(axis=1)
         made = ran.rows * accept

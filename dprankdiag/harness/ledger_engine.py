@@ -31,6 +31,9 @@ from dprankdiag.harness.ledger_steps import Load, Slice, run_slice
 from dprankdiag.harness.ledger_traffic import Traffic
 from dprankdiag.harness.ledger_world import LedgerWorld
 
+EPOCH_S = 1_785_000_000.0
+"""UTC of a simulated world's beginning."""
+
 REPORT_STEPS = 40
 PUBLISH_BATCHES = 15
 LAYERS = 4
@@ -51,6 +54,7 @@ class LedgerState:
         counts, shown: as the engine tells them.
         accept: `(ranks,)` tokens gained a step and request.
         capacity: `(ranks,)` KV tokens that a rank's pool holds.
+        epoch_s: UTC of the world's beginning.
     """
 
     seconds: float
@@ -62,6 +66,7 @@ class LedgerState:
     shown: Shown
     accept: Array
     capacity: Array
+    epoch_s: float = EPOCH_S
 
 
 class Deployment:

@@ -6,8 +6,49 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Labels = Mapping[str, str]
+
+
+class Deployed(Protocol):
+    """What the writers of pages need to know of a deployment; as `LedgerWorld` says."""
+
+    @property
+    def version(self) -> str:
+        """Tell the release."""
+
+    @property
+    def role(self) -> str:
+        """Tell what it computes: unified, prefill or decode."""
+
+    @property
+    def dp_attention(self) -> bool:
+        """Tell whether SGLang's switch that counts steps, pairs and waits is on."""
+
+    @property
+    def attention_tp(self) -> int:
+        """Count SGLang's schedulers of one DP rank."""
+
+    @property
+    def expert_counts(self) -> bool:
+        """Tell whether SGLang tells of tokens by layer and GPU."""
+
+    @property
+    def running_limit(self) -> int:
+        """Tell how many requests of a rank run at once at most."""
+
+    @property
+    def accept_tokens(self) -> float:
+        """Tell the tokens a step and request; above 1 with speculative decoding."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Tell whether all ranks step together."""
+
+    @property
+    def api_servers(self) -> int:
+        """Count vLLM's front ends."""
 
 
 @dataclass(slots=True)
@@ -67,4 +108,19 @@ class Page:
 def _write(name: str, labels: Labels, value: float) -> str:
     inside = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
     shown = f"{{{inside}}}" if inside else ""
-    return f"{name}{shown} {'NaN' if math.isnan(value) else repr(float(value))}"
+    return f"{name}{shown} {_spell(float(value))}"
+
+
+def _spell(value: float) -> str:
+    """Spell a number as the client does: from a million on with an exponent.
+
+    Source: prometheus_client 0.22, text exposition.
+    """
+    if math.isnan(value):
+        return "NaN"
+    text = repr(value)
+    point = text.find(".")
+    if value <= 0 or point <= 6:
+        return text
+    digits = (text[:point] + text[point + 1 :]).rstrip("0")
+    return f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e+{point - 1:02d}"

@@ -1,25 +1,20 @@
-"""Pages of a simulated SGLang deployment: `/metrics` and `/v1/loads`, in the shape of several releases.
+"""Pages of a simulated SGLang deployment: `/metrics` in the shape of several releases.
 
-Source: pages and answers written by SGLang 0.5.9, 0.5.12, 0.5.18 and 0.5.23; which release tells what is read in their
+Source: pages written by SGLang 0.5.9, 0.5.12, 0.5.18 and 0.5.23; which release tells what is read in their
 packages.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.ledger_counts import CACHED, COMPUTED, DECODED, GATHER_EDGES_S, RATIO_EDGES
 from dprankdiag.harness.ledger_engine import LedgerState
-from dprankdiag.harness.ledger_page import Labels, Page
-from dprankdiag.harness.ledger_world import LedgerWorld
+from dprankdiag.harness.ledger_page import Deployed, Labels, Page
 
-EPOCH_S = 1_785_000_000.0
 MODEL = "lab/sparse-moe-1"
 
 _STAGES = {
@@ -61,7 +56,7 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def write_metrics(world: LedgerWorld, state: LedgerState, ranks: Sequence[int]) -> bytes:
+def write_metrics(world: Deployed, state: LedgerState, ranks: Sequence[int]) -> bytes:
     """Write the page of a host, which shows its own ranks."""
     writer = _Writer(world, state, ranks)
     writer.write_switched()
@@ -75,7 +70,7 @@ def write_metrics(world: LedgerWorld, state: LedgerState, ranks: Sequence[int]) 
 class _Writer:
     """One page in the making."""
 
-    def __init__(self, world: LedgerWorld, state: LedgerState, ranks: Sequence[int]) -> None:
+    def __init__(self, world: Deployed, state: LedgerState, ranks: Sequence[int]) -> None:
         self.page = Page()
         self._world, self._state, self._ranks = world, state, ranks
         self._release = parse_version(world.version)
@@ -84,7 +79,7 @@ class _Writer:
         scheduler = str(rank * self._world.attention_tp + copy)
         return {
             "dp_rank": str(rank),
-            "engine_type": "unified",
+            "engine_type": self._world.role,
             "model_name": MODEL,
             "moe_ep_rank": scheduler,
             "pp_rank": "0",
@@ -219,8 +214,10 @@ class _Writer:
         """Write gauges as they were last set, and what is set once at the start."""
         shown, page, ranks = self._state.shown.gauges, self.page, self._state.ranks
         written = ~np.isnan(shown["running"])
+        is_whole = self._world.role == "unified"  # of a split engine's queues no world tells each on its own
         for name, key in _GAUGES.items():
-            page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
+            if is_whole or key != "queued":
+                page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
         page.family("sglang:decode_sum_seq_lens", "gauge", self._each(shown["context"], written))
         usage = shown["used"] / self._state.capacity
         page.family("sglang:token_usage", "gauge", self._each(np.round(usage, 2), written))
@@ -230,13 +227,14 @@ class _Writer:
         first = "num_prefill_bootstrap_queue_reqs"
         if self._release < (0, 5, 12):
             first = "num_prefill_prealloc_queue_reqs"
-        for name in (*_EMPTY_GAUGES, first, *_QUEUES):
+        queues = (first, *_QUEUES) if is_whole else ()
+        for name in (*_EMPTY_GAUGES, *queues):
             page.family(f"sglang:{name}", "gauge", self._each(nothing, written))
         if self._release >= (0, 5, 12):
             page.family("sglang:fwd_occupancy", "gauge", self._each(np.full(ranks, np.nan), written))
-            room = {"max_total_num_tokens": self._state.capacity, "page_size": np.full(ranks, float(_PAGE_TOKENS))}
-            for name, values in room.items():
-                page.family(f"sglang:{name}", "gauge", self._all_schedulers(values, None))
+            pages = self._all_schedulers(np.full(ranks, float(_PAGE_TOKENS)), None)
+            page.family("sglang:page_size", "gauge", pages)
+        page.family("sglang:max_total_num_tokens", "gauge", self._all_schedulers(self._state.capacity, None))
 
     def write_experts(self) -> None:
         """Write tokens by layer and GPU, told as a histogram whose bounds are GPUs, and the balance seen by rank 0."""
@@ -247,89 +245,3 @@ class _Writer:
             for layer in range(len(experts))
         ]
         self.page.histogram("sglang:eplb_gpu_physical_count", gpus.tolist(), rows)
-
-
-def write_loads(world: LedgerWorld, state: LedgerState) -> bytes:
-    """Write the load answer of an engine."""
-    release = parse_version(world.version)
-    now = datetime.fromtimestamp(EPOCH_S + round(state.seconds), UTC)
-    answer: dict[str, Any] = {"timestamp": now.isoformat(), "version": world.version}
-    if release >= (0, 5, 17):
-        answer |= {"accelerator": None, "num_accelerators": 1}
-    if release < (0, 5, 13):
-        answer["dp_rank_count"] = state.ranks
-    answer["loads"] = loads = [_describe_load(world, state, rank, release) for rank in range(state.ranks)]
-    if release < (0, 5, 13):
-        answer["aggregate"] = {
-            "total_running_reqs": sum(load["num_running_reqs"] for load in loads),
-            "total_waiting_reqs": sum(load["num_waiting_reqs"] for load in loads),
-            "total_reqs": sum(load["num_total_reqs"] for load in loads),
-        }
-    return json.dumps(answer, separators=(",", ":")).encode()
-
-
-def _describe_load(world: LedgerWorld, state: LedgerState, rank: int, release: tuple[int, ...]) -> dict[str, Any]:
-    published, gauges = state.shown.snapshot, state.shown.gauges
-    live = release < (0, 5, 13)  # asked of each scheduler at the moment
-    running = int(state.running[rank] if live else published["running"][rank])
-    waiting = int(state.waiting[rank] if live else published["waiting"][rank])
-    used = int(state.used[rank] if live else published["used"][rank])
-    capacity = int(state.capacity[rank])
-    load: dict[str, Any] = {}
-    if release >= (0, 5, 16):
-        load["timestamp"] = EPOCH_S + float(published["stamp_s"][rank])
-    load |= {"dp_rank": rank, "num_running_reqs": running, "num_waiting_reqs": waiting}
-    if not live:
-        load["num_waiting_uncached_tokens"] = int(published["waiting_tokens"][rank])
-    load["num_used_tokens"] = used
-    if release >= (0, 5, 11):
-        load["num_total_tokens"] = used if live else int(published["total"][rank])
-    if release >= (0, 5, 17):
-        load["num_active_tokens"] = load["num_total_tokens"]
-    if release >= (0, 5, 20):
-        load["num_prealloc_ready_tokens"] = 0
-    load |= {
-        "max_total_num_tokens": capacity,
-        "max_running_requests": world.running_limit,
-        "token_usage": round(used / capacity, 4),
-        "gen_throughput": round(_told(gauges["throughput"][rank]), 2),
-        "cache_hit_rate": round(_told(gauges["hit_rate"][rank]), 4),
-        "utilization": 0.0,
-    }
-    if release >= (0, 5, 17):
-        moments = state.shown.moments[rank]
-        load |= {
-            "total_prefill_uncached_tokens": int(published["computed"][rank]),
-            "total_prefill_busy_us": int(published["prefill_busy_s"][rank] * 1e6),
-            "decode_moments": [float(part) for part in moments] if moments[0] else None,
-        }
-    load["memory"] = {"weight_gb": 60.0, "kv_cache_gb": 30.0, "graph_gb": 2.0, "token_capacity": capacity}
-    if world.accept_tokens > 1:
-        accept = float(state.accept[rank])
-        load["speculative"] = {"accept_length": accept, "accept_rate": (accept - 1) / 3}
-    return load | _describe_queues(waiting, release, live)
-
-
-def _describe_queues(waiting: int, release: tuple[int, ...], live: bool) -> dict[str, Any]:
-    first = "prefill_bootstrap_queue_reqs" if release >= (0, 5, 12) else "prefill_prealloc_queue_reqs"
-    queues = {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0}
-    if release >= (0, 5, 17):
-        queues["prealloc_ready"] = 0
-    told: dict[str, Any] = {
-        "disaggregation": {
-            "mode": "null",
-            first: 0,
-            "prefill_inflight_queue_reqs": 0,
-            "decode_prealloc_queue_reqs": 0,
-            "decode_transfer_queue_reqs": 0,
-            "decode_retracted_queue_reqs": 0,
-            "kv_transfer_speed_gb_s": 0.0,
-            "kv_transfer_latency_ms": 0.0,
-        },
-        "queues": queues,
-    }
-    return told | ({"num_total_reqs": waiting} if live else {})
-
-
-def _told(value: Any) -> float:
-    return 0.0 if np.isnan(value) else float(value)

@@ -17,9 +17,11 @@ import numpy as np
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.ledger_world import LedgerWorld
 
+GATHER_FLOOR_S = 1.5e-4
+CONTROL_FLOOR_S = 2e-5
+"""Waits in the gather and in the control broadcast of ranks that are all ready; chosen, not measured."""
+
 _HOP_S = 5e-5
-_GATHER_FLOOR_S = 1.5e-4
-_CONTROL_FLOOR_S = 2e-5
 _GPU_TAIL_S = 4e-5
 _HICCUP_S = 0.03
 
@@ -117,14 +119,12 @@ def run_slice(world: LedgerWorld, load: Load, span_s: float, random: np.random.G
     active = tokens > 0
     if world.lockstep:
         together: Array = active.max(axis=1)
-        step_s = np.repeat((gpu_s.max(axis=1) + ready_s.max(axis=1) + _GATHER_FLOOR_S)[:, None], ranks, axis=1)
+        step_s = np.repeat((gpu_s.max(axis=1) + ready_s.max(axis=1) + GATHER_FLOOR_S)[:, None], ranks, axis=1)
         running: Array = np.repeat(together[:, None], ranks, axis=1)
     else:
         step_s = gpu_s + ready_s
         running = active
-    waits = (
-        ready_s.max(axis=1, keepdims=True) - ready_s + _GATHER_FLOOR_S * (0.7 + 0.6 * random.random((wanted, ranks)))
-    )
+    waits = ready_s.max(axis=1, keepdims=True) - ready_s + GATHER_FLOOR_S * (0.7 + 0.6 * random.random((wanted, ranks)))
     end_s = np.cumsum(step_s, axis=0) + load.debt_s
     ran = (end_s - step_s < span_s) & running
     spent = np.where(end_s - step_s < span_s, step_s, 0.0)
@@ -170,4 +170,4 @@ def _arrive(world: LedgerWorld, load: Load, shape: tuple[int, int], random: np.r
     told_s = own_s.copy()
     for receivers, senders in broadcast_tree(shape[1]):
         told_s[:, receivers] = np.maximum(own_s[:, receivers], told_s[:, senders] + _HOP_S)
-    return told_s, told_s - own_s + _CONTROL_FLOOR_S
+    return told_s, told_s - own_s + CONTROL_FLOOR_S

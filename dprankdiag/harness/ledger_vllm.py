@@ -11,9 +11,7 @@ import numpy as np
 
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.ledger_engine import LedgerState
-from dprankdiag.harness.ledger_page import Labels, Page
-from dprankdiag.harness.ledger_sglang import EPOCH_S
-from dprankdiag.harness.ledger_world import LedgerWorld
+from dprankdiag.harness.ledger_page import Deployed, Labels, Page
 
 SPARSE_MODEL = "lab/sparse-moe-2"
 DENSE_MODEL = "lab/dense-8b"
@@ -30,7 +28,7 @@ _BLOCK_TOKENS = 16
 _DUPLICATED_SHARE = 0.985
 
 
-def write_metrics(world: LedgerWorld, state: LedgerState, engines: Sequence[int]) -> bytes:
+def write_metrics(world: Deployed, state: LedgerState, engines: Sequence[int]) -> bytes:
     """Write the page of a port, which shows some of the engines."""
     return _Writer(world, state, engines).write()
 
@@ -38,7 +36,7 @@ def write_metrics(world: LedgerWorld, state: LedgerState, engines: Sequence[int]
 class _Writer:
     """One page in the making."""
 
-    def __init__(self, world: LedgerWorld, state: LedgerState, engines: Sequence[int]) -> None:
+    def __init__(self, world: Deployed, state: LedgerState, engines: Sequence[int]) -> None:
         self._page = Page()
         self._world, self._state, self._engines = world, state, engines
         self._model = SPARSE_MODEL if world.lockstep else DENSE_MODEL
@@ -110,7 +108,7 @@ class _Writer:
     def _write_created(self, name: str, labels: Sequence[Labels]) -> None:
         """Write when series began; several processes that share their numbers cannot tell."""
         if not self._several:
-            self._page.family(f"vllm:{name}_created", "gauge", [(each, EPOCH_S) for each in labels])
+            self._page.family(f"vllm:{name}_created", "gauge", [(each, self._state.epoch_s) for each in labels])
 
     def _write_config(self) -> None:
         """Write the cache's configuration; its blocks are those of all engines of the process."""

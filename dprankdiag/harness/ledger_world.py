@@ -190,6 +190,11 @@ class LedgerWorld:
         if self.api_servers > 1 and self.external_lb:
             raise ValueError("a page a rank leaves no room for several front ends")
 
+    @property
+    def role(self) -> str:
+        """Tell that it computes prompts and decodes."""
+        return "unified"
+
     def acting(self, kind: Trouble, seconds: float) -> LedgerFault | None:
         """Give the fault of a kind that acts at a moment, None if there is none."""
         return next((fault for fault in self.faults if fault.kind == kind and fault.acts(seconds)), None)

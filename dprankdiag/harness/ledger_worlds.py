@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dprankdiag.harness import ledger_sglang, ledger_vllm
-from dprankdiag.harness.ledger_engine import Deployment, LedgerState
-from dprankdiag.harness.ledger_sglang import EPOCH_S, parse_version
+from dprankdiag.harness import ledger_sglang, ledger_sglang_loads, ledger_vllm
+from dprankdiag.harness.ledger_engine import EPOCH_S, Deployment, LedgerState
+from dprankdiag.harness.ledger_sglang import parse_version
 from dprankdiag.harness.ledger_traffic import DAY_S, Traffic
 from dprankdiag.harness.ledger_world import LedgerFault, LedgerWorld, Policy, Restart, Trouble
 
@@ -98,7 +98,7 @@ def list_pages(world: LedgerWorld, ranks: int) -> list[str]:
 def write_page(world: LedgerWorld, state: LedgerState, name: str) -> bytes:
     """Write one page."""
     if name == "loads":
-        return ledger_sglang.write_loads(world, state)
+        return ledger_sglang_loads.write_loads(world, state)
     every = range(state.ranks)
     if world.engine == "vllm":
         return ledger_vllm.write_metrics(world, state, every if name == "metrics" else [int(name[4:])])

@@ -35,13 +35,13 @@ _ROUNDS, _ROUND_NS = 12, 4 * SECOND_NS
 
 def _deploy_cached(cured: bool) -> Deployment:
     """Let 7 prompts of 100K tokens, all but 10K of them cached everywhere, and 10 of 10K come at once, in rounds."""
-    costs = ServedCosts(pair_fs=400)
+    costs = ServedCosts(pair_fs=400, read_tokens=2_048, shared_row_ps=2_000)
     router: Router = UncachedTokens(8) if cured else SglangController(8, "total_tokens")
     warming = [Request(rank, rank, (Part(1, _SHARED_TOKENS), Part(2, 16)), 1, pinned_rank=rank) for rank in range(8)]
     requests = list(warming)
     for turn in range(_ROUNDS):
         for place in range(17):
-            number, at_ns = len(requests), (turn + 2) * _ROUND_NS + place * MS_NS
+            number, at_ns = len(requests), (turn + 2) * _ROUND_NS
             parts = (Part(number + 3, _OWN_TOKENS),)
             requests.append(Request(number, at_ns, ((Part(1, _SHARED_TOKENS),) if place < 7 else ()) + parts, 4))
     return Deployment(requests, [make_worker(router, costs, 8)], costs)
@@ -76,8 +76,8 @@ CACHED = Scenario(
     engine="sglang",
     why=(
         "Seven prompts of 100K tokens, of which every rank has 90K cached, and ten of 10K come together: each is 10K "
-        "tokens of work. The controller places by total_tokens and counts prompts whole. So seven ranks look full with "
-        "one each, and all ten short prompts go to the eighth, which has ten times the work of any other."
+        "tokens of work, as attention is sparse. The controller places by total_tokens and counts prompts whole. So "
+        "seven ranks look full with one each, and all ten short prompts go to the eighth: ten times the work."
     ),
     shows={
         "loads": "waiting uncached tokens on one rank, which tell the truth; total tokens, which do not",

@@ -100,7 +100,7 @@ def _deploy_tail(cured: bool) -> Deployment:
     return Deployment(requests + long, [worker], costs)
 
 
-_TAIL_WINDOW = Window(4 * SECOND_NS)
+_TAIL_WINDOW = Window(8 * SECOND_NS)
 
 
 def _figure_tail(outcome: Outcome, cured: Outcome) -> Figures:

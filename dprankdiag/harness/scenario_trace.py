@@ -50,7 +50,7 @@ def deal_steps(outcome: Outcome, window: Window, costs: ServedCosts) -> Dealt:
         prompt_requests=-(-tokens // CHUNK_TOKENS),
         prompt_tokens=tokens,
         prompt_context=before + tokens,
-        prompt_pairs=ranks["prompt_pairs"],
+        prompt_pairs=costs.count_pairs(ranks["prompt_pairs"], tokens),
         eager=~graph,
         eager_if_even=np.asarray((tokens > 0).any(axis=1)),
     )

@@ -39,12 +39,20 @@ def describe_board(board: Scoreboard) -> dict[str, Any]:
     }
 
 
-def render_facts(facts: Sequence[Facts], suites: Mapping[str, tuple[int | None, str]]) -> str:
-    """Write what is true of worlds, and what suites hold with how many cases."""
+def render_facts(
+    facts: Sequence[Facts], suites: Mapping[str, tuple[int | None, str]], scenarios: Sequence[Mapping[str, str]]
+) -> str:
+    """Write what is true of worlds, what suites hold with how many cases, and what scenarios are about."""
     header = ("world", "ranks", "steps", "cause", "to be told", "culprits", "who", "when", "lost", "slower by")
     rows = [row for it in facts for row in _list_facts(it)]
     listed = [(letter, str(count or "fixed"), content) for letter, (count, content) in suites.items()]
-    return f"{align([header, *rows])}\n\n{align([('suite', 'cases', 'holds'), *listed])}\n"
+    about = [(it["name"], it["engine"], it["title"]) for it in scenarios]
+    tables = (
+        [header, *rows],
+        [("suite", "cases", "holds"), *listed],
+        [("scenario", "engine", "about"), *about],
+    )
+    return "\n\n".join(align(table) for table in tables) + "\n"
 
 
 def describe_facts(facts: Facts) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class ServedCosts:
         layers: gather and scatter pairs of a step.
         attention_ns: that attention takes at least, where a rank has any work.
         token_ps: for each KV token that decoding reads.
-        read_tokens: tokens at most that attention reads of each row's context (top-k sparse attention); none for all.
+        read_tokens: tokens at most that attention reads for each row or prompt token (top-k sparse attention); none
+            for all.
         index_ps: for each KV token that the indexer of sparse attention looks at.
         row_ps: for each row before the gather.
         pair_fs: for each pair of a prompt, in fs.
@@ -58,7 +59,7 @@ class ServedCosts:
             read * self.token_ps
             + work.kv_tokens * self.index_ps
             + rows * self.row_ps
-            + work.prompt_pairs * self.pair_fs // PS_PER_NS
+            + self.count_pairs(work.prompt_pairs, work.prompt_tokens) * self.pair_fs // PS_PER_NS
         )
         own_ns = np.where(rows > 0, self.attention_ns, 0) + own_ps // PS_PER_NS
         shared_rows = round(int(work.rows.sum()) * self.hottest_ratio)
@@ -74,3 +75,10 @@ class ServedCosts:
             return kv_tokens
         read: IntArray = np.minimum(kv_tokens, decode_rows * self.read_tokens)
         return read
+
+    def count_pairs(self, prompt_pairs: IntArray, prompt_tokens: IntArray) -> IntArray:
+        """Count the pairs that attention over prompts computes, of the same shape as all pairs."""
+        if self.read_tokens is None:
+            return prompt_pairs
+        computed: IntArray = np.minimum(prompt_pairs, prompt_tokens * self.read_tokens)
+        return computed

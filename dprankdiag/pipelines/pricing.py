@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.observations import Observations, mark_next, order_steps
 from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, bootstrap_sum, robust_sd
 from dprankdiag.catalog.causes import Cause
@@ -296,9 +297,10 @@ def _spike_ratio(seen: Observations, measured: FloatArray, balanced: FloatArray)
     """Sum what single steps take beyond the usual of their kind, as a share of the wall.
 
     Steps in which every rank has more to do (prompts among decode steps) are another kind of step by what they hold,
-    whatever their kernels are called, and no sign of trouble.
+    whatever their kernels are called, and no sign of trouble. Their transfers are longer as well, for more rows.
     """
     common = order_steps(seen, [np.median(grid.segment, axis=2).sum(axis=1) for grid in seen.grids])
+    by_rows = order_steps(seen, [np.median(_sum_by_rows(grid), axis=2).sum(axis=1) for grid in seen.grids])
     beyond = 0.0
     for grid_id in range(len(seen.grids)):
         mine = seen.grid_of == grid_id
@@ -307,5 +309,14 @@ def _spike_ratio(seen: Observations, measured: FloatArray, balanced: FloatArray)
         height = rest - np.median(rest)
         far = height > max(EVENT_SCORE * float(robust_sd(rest)), 0.2 * usual)
         far &= common[mine] <= MORE_WORK * np.median(common[mine])
+        far &= by_rows[mine] <= MORE_WORK * max(float(np.median(by_rows[mine])), 1.0)
         beyond += float(height[far].sum())
     return beyond / float(measured.sum())
+
+
+def _sum_by_rows(grid: StepGrid) -> FloatArray:
+    """Sum the work that grows with the rows of a step, `(n_steps, n_positions, n_ranks)`.
+
+    Experts that read all their weights anyhow hardly grow, and hosts idle less the more their GPUs have to do.
+    """
+    return np.asarray(sum(grid.components[name] for name in ("attention", "probe", "other")))

@@ -104,7 +104,7 @@ def _hiding(part: Part) -> Iterator[str]:
         if source.status == "partial":
             yield f"{source.path} could be read only in part"
     if (beyond := _left_out_ratio(part)) >= WARNING:
-        yield f"steps that could not be compared take {format_ratio(beyond)} of the time more than as many others would"
+        yield f"steps that could not be compared may hide skew that costs up to {format_ratio(beyond)} of the time"
     ratio = part.observed.matched_ratio
     if ratio is not None and ratio < FEWEST_MATCHED:
         yield f"only {format_ratio(ratio)} of the collective calls could be matched between the ranks"
@@ -166,14 +166,17 @@ def _parted(part: Part) -> Iterator[str]:
 
 
 def _left_out_ratio(part: Part) -> float:
-    """Return the share of the time that the steps left out take beyond the median of those compared."""
+    """Return the share of the time that skew may cost in the steps left out, beyond what it does in those compared.
+
+    That is at most what they take longer than these, and what their most idle rank stands still longer.
+    """
     groups = part.observed.groups
-    if not part.observed.left_out or len(groups) != 1:
+    if not part.observed.left_out.count or len(groups) != 1:
         return 0.0
     group = groups[0]
     span = float(group.end_ns[-1] - group.start_ns[0])
-    left = span - float(group.duration_ns.sum()) - part.observed.left_out * group.median_step_ns
-    return max(left, 0.0) / span
+    left = span - float(group.duration_ns.sum()) - part.observed.left_out.count * group.median_step_ns
+    return min(max(left, 0.0), part.observed.left_out.hidden_ns) / span
 
 
 def _headline(status: Status, findings: Sequence[Finding], reasons: Sequence[str], part: Part) -> str:
@@ -340,8 +343,8 @@ def _notes(part: Part, reasons: Sequence[str]) -> Iterator[str]:
     for refusal in part.observed.refusals:
         if part.observed.groups:
             yield f"{refusal.channel}: {refusal.reason}"
-    if part.observed.left_out:
-        count = "1 step" if part.observed.left_out == 1 else f"{part.observed.left_out} steps"
+    if left := part.observed.left_out.count:
+        count = "1 step" if left == 1 else f"{left} steps"
         yield f"{count} of rare or incomplete kinds left out"
     for group in part.observed.groups:
         if group.basis == "meeting":

@@ -46,6 +46,8 @@ class Request:
         probe: a health check.
         output_key: names the output's tokens but the last, whose KV no step computes; a later prompt may hold them as a
             part. None if no prompt ever will.
+        follows: the request whose end its client awaits, or none.
+        think_ns: from that end to its arrival, which then is not before `arrival_ns`.
     """
 
     number: int
@@ -57,6 +59,8 @@ class Request:
     bootstrap_room: int | None = None
     probe: bool = False
     output_key: int | None = None
+    follows: int | None = None
+    think_ns: int = 0
 
     @property
     def prompt_tokens(self) -> int:

@@ -97,7 +97,11 @@ TAIL = ("probe", "other")
 
 
 def _scale_tail(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray | None:
-    """Scale what ranks do before the hosts meet as such work of the first segment, `(n_steps, n_ranks)`."""
+    """Scale what ranks do before the hosts meet as such work of the first segment, `(n_steps, n_ranks)`.
+
+    Hosts that stall before they meet hold up all others there: what a factor takes off their idle time comes off the
+    time before first, as far as that is longer than the others'.
+    """
     if grid.border is None:
         return None
     work, change = np.zeros(grid.border.tail.shape), np.zeros(grid.border.tail.shape)
@@ -106,7 +110,19 @@ def _scale_tail(grid: StepGrid, scale: Mapping[str, FloatArray]) -> FloatArray |
         work += own
         if name in scale:
             change += own * (np.broadcast_to(scale[name], grid.segment.shape)[:, 0] - 1.0)
-    return np.asarray(grid.border.tail * np.maximum(1.0 + change / np.maximum(work, 1.0), 0.0))
+    tail = grid.border.tail * np.maximum(1.0 + change / np.maximum(work, 1.0), 0.0)
+    if "host" in scale:
+        idle = grid.components["host"][:, 0]
+        before = _typical_excess(np.maximum(idle - grid.border.idle, 0))
+        taken = idle * (1.0 - np.broadcast_to(scale["host"], grid.segment.shape)[:, 0])
+        tail = tail - np.clip(taken, 0.0, before)
+    return np.asarray(tail)
+
+
+def _typical_excess(values: IntArray) -> IntArray:
+    """Return by how much each rank exceeds the lower quarter of the ranks, `(n_steps, n_ranks)`; half may be ill."""
+    quarter = np.sort(values, axis=1)[:, (values.shape[1] - 1) // 4, None]
+    return np.asarray(np.maximum(values - quarter, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,6 @@ class Decoding:
         return self._bases + len(self.jobs) * self.clock
 
     @property
-    def tokens_to_end(self) -> int:
-        """Count the tokens until the first request ends, or fewer where that one has left, of a batch not empty."""
-        return self._ends[0][0] - self.clock
-
-    @property
     def expected_tokens(self) -> int:
         """Sum the tokens that the requests are still expected to gain."""
         return self._expected - len(self.jobs) * self.clock
@@ -68,17 +63,13 @@ class Decoding:
         job.generated = min(job.base + self.clock - job.prompt_tokens, job.request.output_tokens)
         return job.base + self.clock - 1
 
-    def count_pages(self, tokens: int, after: int = 0) -> int:
-        """Count the pages that the batch must be given before every request writes so many tokens.
-
-        Args:
-            after: tokens that every request has written before these.
-        """
+    def count_pages(self, tokens: int) -> int:
+        """Count the pages that the batch must be given before every request writes so many tokens."""
         if self.page_tokens == 1:
             return len(self.jobs) * tokens
         crossed = 0
         for written in range(tokens):
-            crossed += self._residues[(1 - written - after - self.clock) % self.page_tokens]
+            crossed += self._residues[(1 - written - self.clock) % self.page_tokens]
         return crossed
 
     def advance(self, tokens: int) -> list[Job]:

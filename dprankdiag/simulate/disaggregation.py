@@ -87,11 +87,6 @@ class PrefillRank(SglangRank):
         """Tell whether it has unfinished requests."""
         return super().busy or bool(self.bootstrap or self.inflight)
 
-    @property
-    def queues_empty(self) -> bool:
-        """Tell whether no request is on its way through."""
-        return not self.busy
-
     def submit(self, job: Job) -> None:
         """Let a job wait for its decode rank."""
         self.bootstrap.append(job)
@@ -151,11 +146,6 @@ class DecodeRank(SglangRank):
     def busy(self) -> bool:
         """Tell whether it has unfinished requests."""
         return super().busy or bool(self.prealloc or self.transfer or self.retracted)
-
-    @property
-    def queues_empty(self) -> bool:
-        """Tell whether no request waits for pages or for its KV."""
-        return not (self.prealloc or self.transfer or self.retracted)
 
     def submit(self, job: Job) -> None:
         """Let a job wait for pages."""

@@ -35,7 +35,6 @@ def serve(
     gateway: Router | None = None,
     decoders: Sequence[Worker] = (),
     decode_gateway: Router | None = None,
-    most_leapt: int = 64,
 ) -> Outcome:
     """Serve all requests.
 
@@ -45,10 +44,9 @@ def serve(
         gateway: chooses the worker; needed where there are several. It sees each worker's ranks as one load.
         decoders: engines that decode what the workers computed, numbered on.
         decode_gateway: chooses among them, counting from 0.
-        most_leapt: decode steps made at once where nothing else happens; it changes nothing but the time this takes.
 
     Raises:
-        ValueError: requests out of order, or several workers and no gateway.
+        ValueError: requests out of order, several workers and no gateway, or a request follows one that never ends.
         RuntimeError: a request was neither served nor refused, which is a defect.
     """
     if any(later.arrival_ns < earlier.arrival_ns for earlier, later in pairwise(requests)):
@@ -56,10 +54,7 @@ def serve(
     for those, chooser in ((workers, gateway), (decoders, decode_gateway)):
         if chooser is None and len(those) > 1:
             raise ValueError(f"{len(those)} workers need a gateway to choose among them")
-    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway), most_leapt).run(requests)
-
-
-NEVER_NS = 2**62
+    return _World(_Pool(workers, 0, gateway), _Pool(decoders, len(workers), decode_gateway)).run(requests)
 
 
 class _Pool:
@@ -97,30 +92,39 @@ class _Ledgers:
 class _World:
     """Run events in order of time; at equal times arrivals come first, then passes in the order they were set."""
 
-    def __init__(self, front: _Pool, back: _Pool, most_leapt: int) -> None:
+    def __init__(self, front: _Pool, back: _Pool) -> None:
         self.tables = _Ledgers()
         self.front, self.back = front, back
-        self.most_leapt = most_leapt
         self.workers = [*front.open(self.tables.of_workers), *back.open(self.tables.of_workers)]
         self.jobs: list[Job] = []
         self._prompts: dict[int, Job] = {}
         self._passes: list[tuple[int, int, Group, bool]] = []
         self._orders = 0
+        self._arrivals: list[tuple[int, int, Request]] = []
+        self._followers: dict[int, list[tuple[int, Request]]] = {}
         self._steps = 0
-        self._next_ns = 0
         self._decisions = 0
 
     def run(self, requests: Sequence[Request]) -> Outcome:
-        passes = self._passes
-        for request in requests:
-            self._next_ns = request.arrival_ns
-            while passes and passes[0][0] < request.arrival_ns:
+        passes, arrivals = self._passes, self._arrivals
+        for place, request in enumerate(requests):
+            if request.follows is None:
+                arrivals.append((request.arrival_ns, place, request))
+            else:
+                self._followers.setdefault(request.follows, []).append((place, request))
+        heapq.heapify(arrivals)
+        while passes or arrivals:
+            if arrivals and (not passes or arrivals[0][0] <= passes[0][0]):
+                self._arrive(heapq.heappop(arrivals)[2])
+            else:
                 self._happen(*heapq.heappop(passes))
-            self._arrive(request)
-        self._next_ns = NEVER_NS
-        while passes:
-            self._happen(*heapq.heappop(passes))
         return self._close()
+
+    def _let_follow(self, now_ns: int, number: int) -> None:
+        """Let the requests come whose clients awaited the end of one."""
+        for place, request in self._followers.pop(number, ()):
+            at_ns = max(request.arrival_ns, now_ns + request.think_ns)
+            heapq.heappush(self._arrivals, (at_ns, place, replace(request, arrival_ns=at_ns)))
 
     def _happen(self, now_ns: int, order: int, group: Group, alarm: bool) -> None:
         if alarm:
@@ -143,6 +147,7 @@ class _World:
             for each in jobs:
                 each.refused = True
                 self._release(now_ns, each)
+            self._let_follow(now_ns, request.number)
             return
         for each in jobs:
             self._rank_of(each).submit(each)
@@ -223,8 +228,6 @@ class _World:
             if not group.goes_on(now_ns):
                 self._rest(now_ns, group)
                 return
-            if self._leap(now_ns, group):
-                return
         planned = group.plan(now_ns)
         self._end(now_ns, group.take_ended())
         self._hand_on(now_ns, group)
@@ -235,17 +238,6 @@ class _World:
         self._steps += 1
         self._set_pass(end_ns, group)
 
-    def _leap(self, now_ns: int, group: Group) -> bool:
-        """Make many steps of a group at once where nothing else happens; returns whether any were made."""
-        until_ns = min(self._next_ns, self._passes[0][0]) if self._passes else self._next_ns
-        leapt = group.leap(now_ns, until_ns, self._steps, self.most_leapt)
-        if leapt is None:
-            return False
-        end_ns, steps = leapt
-        self._steps += steps
-        self._set_pass(end_ns, group)
-        return True
-
     def _rest(self, now_ns: int, group: Group) -> None:
         group.asleep = True
         group.publish_idle(now_ns)
@@ -255,6 +247,8 @@ class _World:
     def _end(self, now_ns: int, jobs: list[Job]) -> None:
         for job in jobs:
             self._release(now_ns, job)
+            if job.decode is None:
+                self._let_follow(now_ns, job.request.number)
             if job.decode is not None and job.transferred_ns is not None:
                 for each in (job, job.decode):
                     self._set_pass(job.transferred_ns, self._group_of(each), alarm=True)
@@ -267,6 +261,8 @@ class _World:
                     self._wake(now_ns, self._group_of(self._prompts[job.request.number]))
 
     def _close(self) -> Outcome:
+        if self._followers:
+            raise ValueError(f"requests follow {sorted(self._followers)[:5]}, which never ended")
         for job in self.jobs:
             served = job.decode or job
             if served.end_ns is None and not served.refused:

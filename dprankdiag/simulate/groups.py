@@ -12,13 +12,11 @@ from dprankdiag.simulate.jobs import Job
 from dprankdiag.simulate.lockstep import EXTENDING, Agreement
 from dprankdiag.simulate.ranks import IDLE, Batch, Rank
 from dprankdiag.simulate.waves import Wave
-from dprankdiag.simulate.world_tables import MODES, RANK_STEPS
+from dprankdiag.simulate.world_tables import MODES
 
 if TYPE_CHECKING:
     from dprankdiag.simulate.workers import OpenWorker
 
-FEWEST_LEAPT = 2
-"""Fewer steps are as fast one by one."""
 _PLACES = {mode: place for place, mode in enumerate(MODES)}
 
 
@@ -44,7 +42,6 @@ class Group:
         self.wave = Wave(worker.spec.waves) if worker.spec.waves is not None and worker.spec.lockstep else None
         self._planned: list[Rank] = []
         self._step = 0
-        self._last_ns = 0
         self._since = [0] * size
         self._tries = max(rules.empty_plans for rules in worker.spec.ranks) + 1
 
@@ -101,81 +98,6 @@ class Group:
         )
         return self._time_rows(now_ns, step, agreed, tuple(batch.mode for batch in self.batches), rows.T)
 
-    def leap(self, now_ns: int, until_ns: int, step: int, most: int) -> tuple[int, int] | None:
-        """Make steps that decode the same requests, as long as they end before something else happens.
-
-        The last one made is under way when this returns. The tables and what follows are as without leaps.
-
-        Args:
-            until_ns: when something else happens.
-            step: the number of the first.
-            most: steps at most.
-
-        Returns:
-            When the last step ends, and how many there are; none where a leap does not pay.
-        """
-        most = self._limit_leap(now_ns, until_ns, most)
-        if most < FEWEST_LEAPT:
-            return None
-        batches = [rank.foretell_batch() for rank in self.ranks]
-        if all(batch.mode == "idle" for batch in batches):
-            return None
-        if self.wave is not None:
-            batches = self.wave.fill(batches)
-        agreed = self.worker.spec.meeting.agree(batches)
-        modes = tuple(batch.mode for batch in batches)
-        made = 0
-        for rows in self._foretell(step, most, batches, agreed):
-            now_ns = self._time_rows(now_ns, step + made, agreed, modes, rows.T)
-            made += 1
-            if now_ns >= until_ns:
-                break
-        self._finish_leap(made, now_ns)
-        return now_ns, made
-
-    def _limit_leap(self, now_ns: int, until_ns: int, most: int) -> int:
-        if self.wave is not None and not self.wave.can_leap:
-            return 0
-        every = self.worker.spec.publishing.every_batches
-        if every is not None:
-            most = min(most, every - max(self._since))
-        most = min(most, (until_ns - now_ns) // max(self._last_ns, 1) + 1)
-        for rank in self.ranks:
-            if most < FEWEST_LEAPT:
-                return 0
-            # Requests may end with the last step, which is under way when the leap is over.
-            most = min(most, rank.count_sure_steps(most) + 1)
-        return most
-
-    def _foretell(self, step: int, steps: int, batches: Sequence[Batch], agreed: Agreement) -> IntArray:
-        """Foretell the rows of so many steps, `(steps, ranks, columns)`."""
-        rows = np.zeros((steps, len(self.ranks), len(RANK_STEPS.columns)), np.int64)
-        rows[:, :, 0] = step + np.arange(steps)[:, None]
-        rows[:, :, 1] = self.worker.number
-        for place, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
-            told = np.array(rank.foretell(steps), np.int64)
-            rows[:, place, 2] = self.numbers[place]
-            rows[:, place, 3] = _PLACES[batch.mode]
-            # A dummy batch of a wave has rows of its own.
-            rows[:, place, 4:9] = batch[2:7] if batch.mode == "idle" else told[:, :5]
-            rows[:, place, 9] = agreed.rows[place]
-            rows[:, place, 10:15] = told[:, 5:]
-        return rows
-
-    def _finish_leap(self, made: int, now_ns: int) -> None:
-        """Commit all steps of a leap but the last, and plan that one."""
-        self.begun += made
-        for rank in self.ranks:
-            rank.leap(made - 1)
-        self._since = [since + made - 1 for since in self._since]
-        self._planned = list(self.ranks)
-        if self.wave is None:
-            self._step += made
-            self.batches = [rank.plan(now_ns, self._step) for rank in self.ranks]
-        else:
-            self.wave.step += made - 1
-            self.batches = self.wave.fill([rank.plan(now_ns, self.wave.step + 1) for rank in self.ranks])
-
     def _time_rows(self, now_ns: int, step: int, agreed: Agreement, modes: tuple[Mode, ...], rows: IntArray) -> int:
         """Ask how long a step of `(columns, ranks)` rows takes, complete and write them; returns when it ends."""
         work = StepWork(
@@ -197,7 +119,6 @@ class Group:
         last_own_ns, last_shared_ns = int(own.max()), int(shared.max())
         rows[-1] = (last_own_ns + last_shared_ns) - (own + shared)
         total_ns = last_own_ns + last_shared_ns + taken.common_ns
-        self._last_ns = total_ns
         self.worker.rank_steps.write(rows)
         flags = (int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency))
         self.worker.steps.add((step, self.worker.number, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import NamedTuple, Protocol
 
 from dprankdiag.simulate.base import Load, Mode
@@ -70,18 +69,6 @@ class Rank(Protocol):
     def busy(self) -> bool:
         """Tell whether it has unfinished requests."""
 
-    def count_sure_steps(self, most: int) -> int:
-        """Count the steps from now, at most so many, that decode the same requests and end none if nothing comes."""
-
-    def foretell(self, steps: int) -> list[tuple[int, ...]]:
-        """Tell counts and levels of so many sure steps: decode rows to prompt pairs, running to total tokens."""
-
-    def foretell_batch(self) -> Batch:
-        """Tell the batch of the next sure step."""
-
-    def leap(self, steps: int) -> None:
-        """Plan and commit so many sure steps at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
@@ -112,15 +99,8 @@ class Credit:
     """Deal whole tokens whose mean is a rank's acceptance."""
 
     def __init__(self, acceptance: Acceptance) -> None:
-        self._acceptance = acceptance
         self._mean = acceptance.mean_tokens
         self._left = 0.0
-
-    def copy(self) -> Credit:
-        """Make one that deals the same from here on."""
-        other = Credit(self._acceptance)
-        other._left = self._left
-        return other
 
     def take(self) -> int:
         """Say how many tokens each request gains in this step."""
@@ -171,54 +151,6 @@ class PooledRank:
         """Tell whether the pool could hold a job that has it for itself."""
         most = job.prompt_tokens + job.request.output_tokens + self.acceptance.width
         return self.pool.count_pages(most) <= self.pool.capacity_pages
-
-    @property
-    def queues_empty(self) -> bool:
-        """Tell whether no request waits or computes its prompt."""
-        raise NotImplementedError
-
-    def count_sure_steps(self, most: int) -> int:
-        """Count the steps from now, at most so many, that decode the same requests and end none if nothing comes."""
-        if not self.queues_empty:
-            return 0
-        rows = len(self.running.jobs)
-        if rows == 0:
-            return most
-        gain = ceil(self.acceptance.mean_tokens)
-        steps = min(most, (self.running.tokens_to_end - 1) // gain)
-        # No request needs more pages than if its last one were full.
-        pages = rows * (self.pool.count_pages(steps * gain + self.acceptance.width) + 1)
-        return max(steps, 0) if pages <= self.pool.available_pages else 0
-
-    def foretell_batch(self) -> Batch:
-        """Tell the batch of the next sure step."""
-        self.chunks = []
-        return self.describe(True, self.acceptance.width) if self.running.jobs else IDLE
-
-    def foretell(self, steps: int) -> list[tuple[int, ...]]:
-        """Tell counts and levels of so many sure steps: decode rows to prompt pairs, running to total tokens."""
-        used = self.pool.used_tokens
-        rows, lengths, width = len(self.running.jobs), self.running.lengths, self.acceptance.width
-        if rows == 0:
-            return [(0, 0, 0, 0, 0, 0, 0, 0, used, used)] * steps
-        credit, gained = self.credit.copy(), 0
-        drafts = rows * width * (width - 1) // 2
-        told: list[tuple[int, ...]] = []
-        for _ in range(steps):
-            pairs, kv_tokens = width * lengths + drafts, lengths + rows * (width - 1)
-            told.append((rows * width, pairs, kv_tokens, 0, 0, rows, 0, 0, used, used))
-            gain = credit.take()
-            used += self.running.count_pages(gain, gained) * self.pool.page_tokens
-            gained += gain
-            lengths += rows * gain
-        return told
-
-    def leap(self, steps: int) -> None:
-        """Plan and commit so many sure steps at once."""
-        if self.running.jobs:
-            gained = sum(self.credit.take() for _ in range(steps))
-            self.pool.take(self.running.count_pages(gained))
-            self.running.clock += gained
 
     def begin(self, job: Job) -> None:
         """Admit a job, which holds what is cached of its prompt."""

@@ -89,11 +89,6 @@ class SglangRank(PooledRank):
         """Tell whether it has unfinished requests."""
         return bool(self.waiting or self.chunked is not None or self.running.jobs)
 
-    @property
-    def queues_empty(self) -> bool:
-        """Tell whether no request waits or computes its prompt."""
-        return not self.waiting and self.chunked is None
-
     def submit(self, job: Job) -> None:
         """Queue a job."""
         self.queue(job)
@@ -139,13 +134,6 @@ class SglangRank(PooledRank):
         for job in done:
             job.end_ns = now_ns
         return done
-
-    def leap(self, steps: int) -> None:
-        """Plan and commit so many sure steps at once."""
-        super().leap(steps)
-        if self.running.jobs:
-            for _ in range(steps):
-                self._lower_ratio()
 
     def expect_tokens(self, job: Job) -> int:
         """Expect what a job will still generate: what its client allows, cut off."""

@@ -107,6 +107,7 @@ class Agents:
         think_ns: mean time from a request to the next of its session.
         system_tokens: of the prompt that all share.
         new: what a turn adds.
+        await_answers: a client thinks from the end of an answer, not from its question.
     """
 
     sessions: int
@@ -116,6 +117,7 @@ class Agents:
     system_tokens: int
     new: Lengths
     outputs: Lengths
+    await_answers: bool = False
 
     def list_requests(self, seed: int) -> list[Request]:
         """List the requests of all sessions by time."""
@@ -126,11 +128,14 @@ class Agents:
         times = starts[:, None] + np.cumsum(pauses, axis=1)
         new = self.new.draw(generator, count).reshape(times.shape)
         outputs = self.outputs.draw(generator, count).reshape(times.shape)
+        if self.await_answers:
+            times = np.repeat(times[:, :1], self.turns, axis=1)
         told: list[Request] = []
         for session in range(self.sessions):
             told += self._talk(session, times[session].tolist(), new[session].tolist(), outputs[session].tolist())
         told.sort(key=lambda request: (request.arrival_ns, request.session))
-        return [replace(request, number=number) for number, request in enumerate(told)]
+        numbered = [replace(request, number=number) for number, request in enumerate(told)]
+        return _chain(numbered, pauses) if self.await_answers else numbered
 
     def _talk(self, session: int, times: list[int], new: list[int], outputs: list[int]) -> list[Request]:
         """List one session; the last token of an answer, whose KV nobody computed, opens the next turn's part."""
@@ -144,6 +149,22 @@ class Agents:
             requests.append(request)
             parts, left = (*parts, Part(key + 1, output - 1)), 1
         return requests
+
+
+def _chain(requests: list[Request], pauses: IntArray) -> list[Request]:
+    """Let each request of a session follow the one before, after its pause of `(sessions, turns)`."""
+    before: dict[int, Request] = {}
+    turns: dict[int, int] = {}
+    chained = []
+    for request in requests:
+        turn = turns[request.session] = turns.get(request.session, -1) + 1
+        if turn:
+            think_ns = int(pauses[request.session - 1, turn])
+            chained.append(replace(request, follows=before[request.session].number, think_ns=think_ns))
+        else:
+            chained.append(request)
+        before[request.session] = request
+    return chained
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,6 @@ class VllmRank(PooledRank):
         """Tell whether it has unfinished requests."""
         return bool(self.waiting or self.computing or self.running.jobs)
 
-    @property
-    def queues_empty(self) -> bool:
-        """Tell whether no request waits or computes its prompt."""
-        return not self.waiting and not self.computing
-
     def submit(self, job: Job) -> None:
         """Queue a job."""
         self._queued_tokens += job.target

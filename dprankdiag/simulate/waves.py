@@ -86,11 +86,6 @@ class Wave:
         self.step = 0
         return False
 
-    @property
-    def can_leap(self) -> bool:
-        """Tell whether steps may be made at once: no pause is to come."""
-        return self._pause() is None
-
     def holds(self, now_ns: int, rank: int) -> bool:
         """Tell whether a rank that was asked to pause brings dummies until all agree."""
         pause = self._pause()

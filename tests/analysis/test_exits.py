@@ -96,6 +96,37 @@ def test_lateness_that_goes_with_the_tokens_received_is_a_receiver_queue() -> No
     assert found.correlation > 0.5
 
 
+def follow(part: float, seed: int = 1, steps: slice = slice(None)) -> Observations:
+    """Let a rank leave dispatch and combine late, to a part by what it receives; the rest is noise."""
+    random = np.random.default_rng(seed)
+    tokens, noise = random.standard_normal((2, N, 2 * LAYERS, RANKS))
+    exits = np.zeros((N, 2 * LAYERS, RANKS))
+    exits[steps, :-1, 6] = 50_000 + 4_000 * (part * tokens[steps, 1:, 6] + np.sqrt(1 - part**2) * noise[steps, 1:, 6])
+    exits[steps, -1, 6] = 50_000
+    return see(exits, EP, np.exp(0.1 * tokens))
+
+
+@pytest.mark.parametrize(("part", "verdict"), [(0.4, "dispatch"), (0.05, "late"), (0.0, "late")])
+def test_lateness_that_follows_the_tokens_far_beyond_chance_is_a_queue_however_noisy(part: float, verdict: str) -> None:
+    (found,) = judge(follow(part))
+    assert found.verdict == verdict
+    assert found.correlation is not None
+    assert found.correlation < 0.6
+
+
+def test_few_meetings_that_go_together_by_chance_are_no_queue() -> None:
+    (found,) = judge(follow(0.75, steps=slice(20, 26)))
+    assert found.correlation is not None
+    assert found.correlation > 0.5
+    assert found.verdict == "late"
+
+
+def test_a_link_that_is_later_in_steps_of_more_load_is_no_queue() -> None:
+    load = np.where(np.arange(N) < N // 2, 1.0, 2.0)[:, None, None]
+    (found,) = judge(see(late(6, 40_000) * load, EP, load))
+    assert found.verdict == "late"
+
+
 def test_lateness_below_the_bound_of_the_clocks_is_not_claimed_where_it_cannot_be_told_from_them() -> None:
     exits = late(6, 12_000)
     exits[:, :, 6] += np.random.default_rng(0).integers(-200, 200, exits.shape[:2])

@@ -11,6 +11,7 @@ import pytest
 from dprankdiag.analysis.collectives import MeetingSet
 from dprankdiag.analysis.grid import StepGrid, build_grids
 from dprankdiag.analysis.lanes import Lane
+from dprankdiag.analysis.left_out import LeftOut
 from dprankdiag.analysis.participations import collect_participations, find_world, locate_world
 from dprankdiag.analysis.segments import cut_segments
 from dprankdiag.analysis.steps import Cut
@@ -68,7 +69,7 @@ def play(work: Array, *, transfer_ns: int = 500, late: Sequence[int] = ()) -> tu
 
 def build(
     sets: list[MeetingSet], lanes: list[Lane], first: Array, basis: str = "sampling"
-) -> tuple[list[StepGrid], int]:
+) -> tuple[list[StepGrid], LeftOut]:
     members = collect_participations(sets, len(lanes))
     keys = np.array([PROBE_KEY], np.int64)
     own = [cut_segments(made, part.arrival_ns, part.end_ns, keys) for made, part in zip(lanes, members, strict=True)]
@@ -84,7 +85,7 @@ def draw_work(n_steps: int = 12, n_ranks: int = 3, seed: int = 0) -> Array:
 def whole_grid(work: Array, *, late: Sequence[int] = ()) -> StepGrid:
     sets, lanes = play(work, late=late)
     (grid,), left_out = build(sets, lanes, np.arange(2, 2 * len(work) + 1, 2))
-    assert left_out == 0
+    assert left_out.count == 0
     return grid
 
 
@@ -148,14 +149,24 @@ def test_steps_of_another_order_of_meetings_have_a_grid_of_their_own() -> None:
     borders = np.concatenate([np.arange(2, 31, 2), np.arange(34, 61, 4)])
     grids, left_out = build(sets, lanes, borders)
     assert [grid.segment.shape[1] for grid in grids] == [2, 4]
-    assert left_out == 0
+    assert left_out.count == 0
 
 
 def test_a_kind_of_step_that_is_rare_is_left_out_and_counted() -> None:
     sets, lanes = play(draw_work(n_steps=20))
     grids, left_out = build(sets, lanes, np.concatenate([np.arange(2, 31, 2), np.array([34, 38])]))
     assert len(grids) == 1
-    assert left_out == 2
+    assert left_out.count == 2
+
+
+def test_steps_left_out_hide_no_more_than_their_most_idle_rank_stands_still_beyond_the_usual() -> None:
+    work = draw_work(n_steps=20) // 100 + 3_000  # ranks nearly alike, so that nobody waits for long
+    borders = np.concatenate([np.arange(2, 31, 2), np.array([34, 38])])
+    _, even = build(*play(work), borders)
+    assert even.hidden_ns < 500
+    work[17, 0, 1] += 50_000
+    _, uneven = build(*play(work), borders)
+    assert 50_000 < uneven.hidden_ns < 51_000
 
 
 def test_taking_steps_takes_them_of_every_array() -> None:

@@ -78,7 +78,7 @@ def observe(come: Array | None, tail: Array | int = 0) -> Observations:
     """Let hosts meet after their GPUs' tails, and come as long after the step's start as told."""
     seen = observe_steps(STEPS, RANKS)
     done = np.broadcast_to(np.asarray(tail, np.int64), (STEPS, RANKS))
-    border = Border(done, done.max(axis=1, keepdims=True) - done)
+    border = Border(done, done.max(axis=1, keepdims=True) - done, np.zeros_like(done))
     grid = replace(seen.grids[0], border=border, entry=np.zeros((STEPS, RANKS), np.int64))
     return replace(seen, grids=(grid,), host_come=None if come is None else come.astype(np.float64))
 

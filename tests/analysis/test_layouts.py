@@ -127,3 +127,42 @@ def test_steps_in_which_the_ranks_meet_on_one_side_only_are_compared_there(side:
     seen = tell(observe_steps(N, factor={"attention": ATTENTION * on(3, 1.5), "expert": ATTENTION * on(3, 1.5)}))
     sided = replace(seen, grids=tuple(replace(grid, side=(side,) * len(grid.side)) for grid in seen.grids))
     assert [np.flatnonzero(layout.mask).tolist() for layout in find(sided)[:1]] == [[3]]
+
+
+PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7))
+LONGER_PROJECTIONS = np.where((np.arange(6) % 2 == 0)[None, :, None], on(3, 1.3), 1.0)
+
+
+def test_a_rank_that_has_more_attention_than_the_one_it_shares_requests_with_owns_it() -> None:
+    heavier = {"attention": ATTENTION * on(3, 1.5), "probe": LONGER_PROJECTIONS}
+    (found,) = find(tell(observe_steps(N, factor=heavier, teams=PAIRS)))
+    assert (found.side, np.flatnonzero(found.mask).tolist(), found.doubt) == ("pre", [3], "")
+    assert found.low_ratio == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_pair_that_holds_more_tokens_hides_no_member_that_owns_more() -> None:
+    heavier = {"attention": ATTENTION * on((2, 3), 1.2) * on(3, 1.5), "probe": LONGER_PROJECTIONS}
+    seen = tell(observe_steps(N, factor=heavier, teams=PAIRS), held=on((2, 3), 1.2)[0, 0])
+    assert [np.flatnonzero(layout.mask).tolist() for layout in find(seen)] == [[3]]
+
+
+def test_a_member_whose_projections_take_no_longer_is_not_said_to_own_more() -> None:
+    assert not find(tell(observe_steps(N, factor={"attention": ATTENTION * on(3, 1.5)}, teams=PAIRS)))
+
+
+def test_a_member_with_more_attention_at_one_load_is_doubted_and_said_so() -> None:
+    heavier = {"attention": on(3, 1.5), "probe": LONGER_PROJECTIONS}
+    (found,) = find(tell(observe_steps(N, factor=heavier, teams=PAIRS), np.ones(N)))
+    assert "less than 2 ×" in found.doubt
+
+
+def test_few_steps_at_each_load_are_enough_where_the_share_is_clear() -> None:
+    load = np.where(np.arange(11) < 6, 1.0, LOADED)
+    (found,) = find(tell(observe_steps(11, factor={"attention": load[:, None, None] * on(3, 1.5)}), load))
+    assert found.load_ratio == pytest.approx(LOADED)
+
+
+def test_few_steps_do_not_tell_what_is_owned_from_a_request_that_stays() -> None:
+    load = np.where(np.arange(11) < 6, 1.0, LOADED)
+    added = {"attention": on(3, 31.0) * 1_000 - 1_000}
+    assert not find(tell(observe_steps(11, factor={"attention": load[:, None, None]}, add=added), load))

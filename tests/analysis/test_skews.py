@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tests.analysis.builders import Array, draw_components, observe_grids, obser
 N = 60
 ALL_WORK = ("attention", "expert", "probe", "other")
 EP = {"family": ("dispatch", "combine") * 3, "operation": ("dispatch", "combine") * 3}
+KINDS = ("speed", "attention", "other", "host", "stalls", "rest", "experts", "transfer", "common")
 
 
 def measure(**factor: Array) -> Skews:
@@ -34,8 +35,14 @@ def named(found: tuple[Standout, ...]) -> list[list[int]]:
 
 def stand_out(found: Skews) -> set[str]:
     """Name the kinds of skew in which anything stands out."""
-    loud = {item.name for item in fields(found) if isinstance(value := getattr(found, item.name), tuple) and value}
+    loud = {name for name in KINDS if getattr(found, name)}
     return loud | {f"exit {kind}" for kind, late in found.exits.items() if late}
+
+
+def test_what_nobody_asks_for_is_not_measured() -> None:
+    found = measure(attention=on(3, 1.5))
+    assert named(found.attention) == [[3]]
+    assert not vars(found).keys() & set(KINDS).difference({"speed", "attention"})
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -159,6 +166,21 @@ def test_experts_that_turn_hot_midway_are_hot_from_there() -> None:
     factor[30:, 3, 4] = 2.0
     (skew,) = measure(expert=factor).experts
     assert np.allclose(np.flatnonzero(skew.steps)[[0, -1]], [30, 59], atol=1)
+
+
+def test_experts_that_turn_hotter_are_hot_once() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[20:, 3, 4], factor[20:, 5, 6] = 2.0, 1.8
+    factor[40:, 3, 4], factor[40:, 5, 6] = 3.2, 3.0
+    (skew,) = measure(expert=factor).experts
+    assert np.flatnonzero(skew.steps).tolist() == list(range(20, N))
+
+
+def test_other_experts_that_turn_hot_are_told_apart() -> None:
+    factor = np.ones((N, 6, 8))
+    factor[:30, 3, 4], factor[30:, 5, 6] = 2.0, 3.0
+    ranks = [np.flatnonzero(skew.hot[0].any(axis=0)).tolist() for skew in measure(expert=factor).experts]
+    assert ranks == [[4], [6]]
 
 
 @pytest.mark.parametrize("kind,layout", [("collective", {}), ("ep", EP)])

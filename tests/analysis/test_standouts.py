@@ -192,3 +192,8 @@ def test_a_period_needs_five_events_at_like_distance(index: list[int], period: i
 
 def test_events_in_every_step_have_no_period() -> None:
     assert find_period(np.arange(20), np.arange(20) * 1_000) is None
+
+
+def test_events_that_reach_into_the_next_step_have_the_period_of_their_first_steps() -> None:
+    steps = np.flatnonzero(np.isin(np.arange(60) % 8, (0, 7)))
+    assert find_period(steps, steps * 1_000) == 8_000

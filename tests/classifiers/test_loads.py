@@ -9,6 +9,7 @@ import pytest
 
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import measure_skews
+from dprankdiag.classifiers.load_idle import LoadIdle
 from dprankdiag.classifiers.load_requests import LoadRequests
 from dprankdiag.classifiers.loads import meet_sooner
 from dprankdiag.model.claims import Claim
@@ -89,3 +90,16 @@ def test_hosts_that_meet_sooner_shorten_the_idle_time_before_the_step_and_no_mor
     assert idle_before(seen)[:10] - left[:10] == pytest.approx(40_000.0)
     assert (left[10:] == 0).all()
     assert (factor[:, 1:] == 1.0).all()
+
+
+def test_what_attention_takes_with_the_first_request_is_not_spread_over_idle_ranks() -> None:
+    idle = on(3, 1.0)
+    idle[:, :, [rank for rank in range(RANKS) if rank != 3]] = 0.0
+    held = np.where(np.arange(RANKS) == 3, 48.0, 0.0) * np.ones((N, 1))
+    seen = announce(observe_grids([run_grid(draw_components(N, factor={"attention": idle}))]), held)
+    (found,) = LoadIdle().judge(seen, measure_skews(seen))
+    assert isinstance(found, Claim)
+    (factor,) = next(undo.factors for undo in found.undo if undo.component == "attention")
+    left_ns = factor[:, 0, 3] * seen.sums["attention"][:, 3] / 3
+    assert left_ns == pytest.approx(60_000 / 8 + 8_000 * 7 / 8, rel=0.05)
+    assert found.spread_ns > 0

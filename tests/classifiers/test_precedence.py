@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.classifiers.precedence import give_way
-from dprankdiag.model.claims import Claim
+from dprankdiag.model.claims import Claim, Undo
 from tests.analysis.builders import observe_steps
 
 SEEN = observe_steps(40)
@@ -38,3 +38,24 @@ def test_a_load_in_other_steps_stays() -> None:
     early = replace(LAYOUT, steps=np.arange(40) < 20)
     late = replace(LAYOUT, cause="load.context", steps=np.arange(40) >= 20)
     assert give_way(SEEN, [early, late])[1] is late
+
+
+@pytest.mark.parametrize("cause", ["structural.dispatch", "single_point.link"])
+def test_what_is_late_for_no_known_reason_goes_to_the_late_exchanges_of_the_same_ranks(cause: str) -> None:
+    exits, idle = (Undo(name, (np.ones((40, 1, 1)),)) for name in ("exit", "rest"))
+    exchanges = replace(LAYOUT, cause=cause, ranks=(1, 3), undo=(exits,))
+    late = replace(LAYOUT, cause="unclassified.late", ranks=(3,), undo=(idle,))
+    (told,) = give_way(SEEN, [exchanges, late])
+    assert (told.cause, told.ranks, told.undo) == (cause, (1, 3), (exits, idle))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LAYOUT, cause="unclassified.late", ranks=(3, 4)),
+        replace(LAYOUT, cause="single_point.host"),
+        replace(LAYOUT, cause="single_point.gpu"),
+    ],
+)
+def test_other_ranks_and_known_causes_stay_beside_late_exchanges(other: Claim) -> None:
+    assert give_way(SEEN, [replace(LAYOUT, cause="structural.dispatch"), other])[1] is other

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from dprankdiag.cli import harness
+from dprankdiag.harness.scenarios import SCENARIOS
 from dprankdiag.harness.suites import WORLDS
 from dprankdiag.harness.trace_suites import SUITES
 
@@ -91,3 +92,35 @@ def test_what_cannot_be_done_is_an_error_of_usage(
 def test_each_part_explains_itself(run: Run) -> None:
     for part in harness.command.commands:
         assert run("harness", part, "--help").exit_code == 0
+
+
+def test_make_tells_the_numbers_of_a_scenario(run: Callable[..., Result]) -> None:
+    told = json.loads(run("harness", "make", "burst", "--json").stdout)
+    assert told["figures"]["most_on_one_rank"] == 20
+    assert told["trace"]["cause"] == told["metrics"]["cause"] == "load.requests"
+    assert told["trace"]["ranks"] == [7]
+
+
+def test_make_writes_the_recording_of_a_scenario_with_its_truth(run: Callable[..., Result], tmp_path: Path) -> None:
+    assert run("harness", "make", "even", "-o", tmp_path).exit_code == 0
+    assert json.loads((tmp_path / "even" / "truth.json").read_text("utf-8"))["facts"]["truths"] == []
+    assert list((tmp_path / "even" / "recording").glob("*.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "mend"),
+    [
+        (["S", "--json"], "--json tells of one scenario"),
+        (["scenarios", "--json"], "--json tells of one scenario"),
+        (["burst"], "nowhere to write to"),
+    ],
+)
+def test_make_says_what_is_missing(asked: list[str], mend: str, run: Callable[..., Result]) -> None:
+    result = run("harness", "make", *asked)
+    assert result.exit_code == 2
+    assert mend in result.stderr
+
+
+def test_list_names_the_scenarios(run: Callable[..., Result]) -> None:
+    shown = run("harness", "list").stdout
+    assert all(it.title in shown for it in SCENARIOS.values())

@@ -1,10 +1,12 @@
 import pytest
 
+from dprankdiag.harness.scenario_page import render_page
 from tests.golden.update import (
     BUNDLE_PAGE,
     CAUSES,
     FOLDER,
     RECORDING_PAGE,
+    SCENARIO_PAGE,
     make_bundle_page,
     make_cause_pages,
     make_pages,
@@ -36,3 +38,7 @@ def test_the_documented_tables_of_a_bundle_are_those_declared() -> None:
 
 def test_the_documented_tables_of_a_recording_are_those_declared() -> None:
     assert RECORDING_PAGE.read_text("utf-8") == make_recording_page(), "if meant: python -m tests.golden.update"
+
+
+def test_the_page_of_scenarios_is_what_they_do() -> None:
+    assert SCENARIO_PAGE.read_text("utf-8") == render_page(), "if meant: python -m tests.golden.update"

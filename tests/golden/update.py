@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.cli.base import load_cause_pages
+from dprankdiag.harness.scenario_page import render_page
 from dprankdiag.model import results
 from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.diagnosis import Diagnosis
@@ -28,6 +29,7 @@ HARNESS = ROOT / "docs" / "harness.md"
 CAUSES = ROOT / "docs" / "causes"
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
 RECORDING_PAGE = ROOT / "docs" / "recording-file.md"
+SCENARIO_PAGE = ROOT / "docs" / "scenarios.md"
 
 DIAGNOSES: Mapping[str, Diagnosis] = {
     "findings": builders.diagnosis(),
@@ -127,6 +129,7 @@ def main() -> None:
         (CAUSES / name).write_text(content, "utf-8")
     BUNDLE_PAGE.write_text(make_bundle_page(), "utf-8")
     RECORDING_PAGE.write_text(make_recording_page(), "utf-8")
+    SCENARIO_PAGE.write_text(render_page(), "utf-8")
     for page in (README, HARNESS):
         shown = _OUTPUT_BLOCK.sub(
             lambda found: found[1] + run_shown(found[2]).stdout + found[4], page.read_text("utf-8")

@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from dprankdiag.harness.fake_engine import FakeEngine, Fault
+from dprankdiag.harness.fake_engine import Asked, Endpoint, FakeEngine, Fault, Reply
 
 
 def ask(url: str, **headers: str) -> bytes:
@@ -67,3 +67,27 @@ def test_an_answer_may_be_late() -> None:
         began = time.monotonic()
         ask(f"{engine.url}/metrics")
         assert time.monotonic() - began >= 0.05
+
+
+def test_an_endpoint_sees_what_is_asked() -> None:
+    def repeat(asked: Asked) -> Reply:
+        return Reply(f"{asked.method} {asked.path} {sorted(asked.query.items())} {asked.body.decode()}".encode())
+
+    with FakeEngine({"/a": Endpoint(repeat, ("GET", "POST"))}) as engine:
+        assert ask(f"{engine.url}/a?b=1&c=&b=2%20") == b"GET /a [('b', '2 '), ('c', '')] "
+        with urlopen(Request(f"{engine.url}/a", b"hello", method="POST"), timeout=5) as reply:
+            assert reply.read() == b"POST /a [] hello"
+
+
+def test_methods_that_an_endpoint_does_not_know_are_refused() -> None:
+    with FakeEngine({"/a": Endpoint(lambda asked: Reply(b""), ("POST",)), "/b": b"1"}) as engine:
+        assert status_of(f"{engine.url}/a") == 405
+        with pytest.raises(HTTPError) as caught:
+            urlopen(Request(f"{engine.url}/b", b"", method="POST"), timeout=5)
+        caught.value.close()
+        assert caught.value.code == 405
+
+
+def test_an_endpoint_chooses_its_status() -> None:
+    with FakeEngine({"/a": Endpoint(lambda asked: Reply(b"{}", 422))}) as engine:
+        assert status_of(f"{engine.url}/a") == 422

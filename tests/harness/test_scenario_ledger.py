@@ -173,3 +173,12 @@ def test_each_front_end_is_judged_by_what_it_believed_itself() -> None:
 def test_a_router_that_kept_no_decisions_is_refused() -> None:
     with pytest.raises(ValueError, match="the front end did not keep"):
         account("forgetful", deploy_vllm(VllmRouter(Layout(4), keep=False)), "front end")
+
+
+def test_the_worker_that_was_emptiest_at_a_poll_gets_half_of_all_until_the_next() -> None:
+    """Of two random workers of four it is one in 6 of 12 ordered pairs, and 240 draws spread by √(240 / 4) = 7.7."""
+    scenario = find_scenario("polled")
+    told = scenario.figures(scenario.serve(), scenario.serve(cured=True))
+    assert told["share_of_busiest"] == pytest.approx(1 / 2, abs=3 * 7.7 / 240)
+    assert told["share_of_busiest_cured"] == pytest.approx(1 / 4, abs=0.05)
+    assert 0 < told["gain_ratio"] < 0.1

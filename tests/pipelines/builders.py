@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.alignment import Alignment
+from dprankdiag.analysis.left_out import LeftOut
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.observe import Observed
 from dprankdiag.catalog.causes import load_causes
@@ -19,6 +20,7 @@ from dprankdiag.pipelines.pricing import Account, price
 from dprankdiag.pipelines.verdict import Part
 from tests.analysis.builders import Array, observe_grids, run_grid, trace
 
+NONE_LEFT_OUT = LeftOut(0, 0.0)
 RANKS = 4
 EVEN_NS = 900_000
 TRANSFER_NS = 100_000
@@ -74,6 +76,7 @@ def part(
     reasons: Sequence[str] = (),
     matched: float = 1.0,
     local: float = 0.0,
+    left_out: LeftOut = NONE_LEFT_OUT,
     sources: Sequence[Source] = (),
     **of_trace: Any,
 ) -> Part:
@@ -88,7 +91,7 @@ def part(
         calls,
         round(matched * calls),
         round(local * calls / (1 - local)),
-        0,
+        left_out,
         tuple(reasons),
     )
     accounts = () if seen is None else (account(seen, *claims),)

@@ -11,8 +11,8 @@ from dprankdiag.catalog.confidence import load_calibration
 from dprankdiag.model.claims import Undo
 from dprankdiag.model.diagnosis import Severity, When
 from dprankdiag.pipelines.pricing import grade
-from tests.analysis.builders import Array, observe_steps, ranks
-from tests.pipelines.builders import EVEN_NS, STEP_NS, TRANSFER_NS, account, claim, late_for, see
+from tests.analysis.builders import Array, observe_grids, observe_steps, ranks, run_grid
+from tests.pipelines.builders import EVEN_NS, RANKS, STEP_NS, TRANSFER_NS, account, claim, late_for, see
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,19 @@ def test_a_rank_that_is_always_late_and_that_nobody_claims_is_hidden() -> None:
 def test_a_rank_that_is_late_and_claimed_is_not_hidden() -> None:
     seen = see(late_for(0.2))
     assert account(seen, claim(seen)).hidden_ratio == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("times_work,is_spike", [(1, True), (2, False)])
+def test_long_transfers_are_a_spike_unless_every_rank_has_more_rows_in_the_step(
+    times_work: int, is_spike: bool
+) -> None:
+    """Prompts among decode steps: transfers and dense work grow with the rows, what experts read hardly does."""
+    long = np.arange(40) % 8 == 7
+    probe = np.where(long, times_work, 1)[:, None, None] * np.full((40, 1, RANKS), EVEN_NS // 5)
+    expert = np.full((40, 1, RANKS), EVEN_NS)
+    transfer = np.where(long, 10, 1)[:, None, None] * TRANSFER_NS
+    found = account(observe_grids([run_grid({"expert": expert, "probe": probe}, transfer=transfer)]))
+    assert (found.spike_ratio > 0.03) == is_spike
 
 
 def test_noise_is_jitter_beside_the_total_and_not_in_it() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.analysis.alignment import Alignment
+from dprankdiag.analysis.left_out import LeftOut
 from dprankdiag.model.diagnosis import Abstention
 from dprankdiag.pipelines.verdict import NAME_THEM, conclude
 from tests.analysis.builders import observe_steps
@@ -75,6 +76,18 @@ def test_what_may_hide_a_skew_forbids_health(changes: dict[str, Any], reason: st
     found = conclude(part(see(0), **changes))
     assert found.status == "inconclusive"
     assert any(reason in note for note in found.notes)
+
+
+@pytest.mark.parametrize("hidden_ns,status", [(400_000, "healthy"), (4_000_000, "inconclusive")])
+def test_long_steps_that_are_not_compared_forbid_health_if_ranks_stand_still_in_them(
+    hidden_ns: int, status: str
+) -> None:
+    seen = see(0)
+    later = np.where(np.arange(seen.n_steps) < 20, 0, 30_000_000)
+    seen = replace(seen, start_ns=seen.start_ns + later, end_ns=seen.end_ns + later)
+    found = conclude(part(seen, left_out=LeftOut(2, float(hidden_ns))))
+    assert found.status == status
+    assert any("may hide skew" in note for note in found.notes) == (status == "inconclusive")
 
 
 @pytest.mark.parametrize(

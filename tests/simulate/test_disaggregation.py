@@ -9,16 +9,16 @@ from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.workers import Worker
 from dprankdiag.simulate.world_tables import MODES, Outcome
-from tests.simulate.worlds import PlainCosts, RoundRobin, ask, same_bytes
+from tests.simulate.worlds import PlainCosts, RoundRobin, ask
 
 RANKS, TRANSFER_NS = 2, 5_000_000
 
 
-def _serve(requests: list[Request], capacity: int = 100_000, most_leapt: int = 64) -> Outcome:
+def _serve(requests: list[Request], capacity: int = 100_000) -> Outcome:
     prefill = PrefillRules(SglangRules(100_000), TRANSFER_NS)
     decode = DecodeRules(SglangRules(capacity, share_prefixes=False))
     front, back = (Worker((rules,) * RANKS, RoundRobin(RANKS), PlainCosts()) for rules in (prefill, decode))
-    return serve(requests, [front], decoders=[back], most_leapt=most_leapt)
+    return serve(requests, [front], decoders=[back])
 
 
 def test_prompts_are_computed_on_one_engine_and_decoded_on_the_other_after_the_transfer() -> None:
@@ -55,11 +55,10 @@ def test_a_pass_that_takes_in_finished_transfers_leaves_the_rank_without_rows() 
     st.lists(st.tuples(st.integers(0, 40_000_000), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=20),
     st.sampled_from([500, 900, 10_000]),
 )
-def test_every_request_ends_with_its_output_leaps_or_none(drawn: list[tuple[int, int, int]], capacity: int) -> None:
+def test_every_request_ends_with_its_output(drawn: list[tuple[int, int, int]], capacity: int) -> None:
     requests = [ask(n, prompt, output, at) for n, (at, prompt, output) in enumerate(sorted(drawn))]
     outcome = _serve(requests, capacity)
     assert outcome.requests["output_tokens"].tolist() == [r.output_tokens for r in requests]
     assert outcome.rank_steps["prompt_tokens"].sum() == sum(r.prompt_tokens for r in requests)
     decode = outcome.rank_steps["worker"] == 1
     assert (outcome.rank_steps["used_tokens"][decode] <= capacity).all()
-    assert same_bytes(outcome, _serve(requests, capacity, most_leapt=0))

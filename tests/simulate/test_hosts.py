@@ -18,13 +18,17 @@ TRANSFER = 8_000
 
 @dataclass(frozen=True)
 class Deployment:
-    """What takes how long: `(STEPS, POSITIONS, RANKS)`, tail and delay `(STEPS, RANKS)`."""
+    """What takes how long: `(STEPS, POSITIONS, RANKS)`, tail, delay and stall `(STEPS, RANKS)`.
+
+    A host stalls before it meets the others, its GPU idle meanwhile.
+    """
 
     work: Array
     launch: Array
     exit: Array
     tail: Array
     delay: Array
+    stall: Array
     meet: bool = True
 
 
@@ -49,6 +53,7 @@ def draw(seed: int, launch_ns: int) -> Deployment:
         np.zeros(shape, np.int64),
         random.integers(20_000, 30_000, (STEPS, RANKS)),
         random.integers(50_000, 60_000, (STEPS, RANKS)),
+        np.zeros((STEPS, RANKS), np.int64),
     )
 
 
@@ -59,7 +64,7 @@ def play(it: Deployment) -> Run:
     left, done = np.zeros((STEPS, RANKS), np.int64), np.zeros((STEPS, RANKS), np.int64)
     ready = np.full(RANKS, 1_000_000)
     for step in range(STEPS):
-        left[step], done[step] = ready, ready + it.tail[step]
+        left[step], done[step] = ready, ready + it.tail[step] + it.stall[step]
         resume = (done[step].max() if it.meet else done[step]) + it.delay[step]
         launched[step] = resume + np.cumsum(it.launch[step], axis=0)
         free = done[step]
@@ -76,6 +81,8 @@ def observe(it: Deployment, run: Run) -> StepGrid:
     """See of a run what a recording shows, without its first step."""
     steps = slice(1, None)
     idle = np.maximum(run.launched - run.begin, 0)[steps]
+    at_border = idle[:, 0].copy()
+    idle[:, 0] += it.stall[steps]
     work = it.work[steps].copy()
     work[:, 0] += it.tail[steps]
     grid = run_grid({"other": work, "host": idle}, transfer=TRANSFER, exit_ns=it.exit[steps])
@@ -83,7 +90,8 @@ def observe(it: Deployment, run: Run) -> StepGrid:
     entry = run.left[steps] - shared[:, None]
     ahead = np.where(idle > 0, -idle, run.begin[steps] - run.launched[steps]).astype(np.int32)
     done = run.done[steps]
-    border = Border(it.tail[steps], done.max(axis=1, keepdims=True) - done) if it.meet else None
+    tail = (it.tail + it.stall)[steps]
+    border = Border(tail, done.max(axis=1, keepdims=True) - done, at_border) if it.meet else None
     wait = run.arrival.max(axis=2, keepdims=True) - run.arrival
     return replace(
         grid, start_ns=shared, end_ns=run.end[steps, -1, 0], entry=entry, wait=wait[steps], border=border, ahead=ahead
@@ -125,6 +133,21 @@ def test_a_host_that_is_late_once_is_late_with_all_that_follows() -> None:
     factor = np.ones(idle.shape)
     stall = (4, 2, 1)
     factor[stall] = (idle[stall] - 2_000_000) / idle[stall]
+    assert abs(replay(grid, [("host", factor)]).sum() - walls(play(well)).sum()) < 20_000
+
+
+@pytest.mark.parametrize("ranks", [(1,), (1, 3)])
+def test_a_host_that_stalls_before_the_hosts_meet_holds_up_all(ranks: tuple[int, ...]) -> None:
+    well = draw(4, 60_000)
+    stall = well.stall.copy()
+    stall[5, ranks] = 2_000_000
+    ill = replace(well, stall=stall)
+    run = play(ill)
+    grid = observe(ill, run)
+    assert np.allclose(replay(grid, []), walls(run))
+    idle = grid.components["host"].astype(float)
+    factor = np.ones(idle.shape)
+    factor[4, 0, ranks] = (idle[4, 0, ranks] - 2_000_000) / idle[4, 0, ranks]
     assert abs(replay(grid, [("host", factor)]).sum() - walls(play(well)).sum()) < 20_000
 
 

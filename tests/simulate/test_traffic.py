@@ -69,6 +69,20 @@ def test_agents_that_stay_on_their_rank_compute_only_what_is_new() -> None:
     assert outcome.requests["cached_tokens"].tolist() == [0, 379, 459, 539]
 
 
+def test_agents_that_await_answers_ask_after_them_however_slow_the_world() -> None:
+    agents = Agents(3, 4, 1.0, SECOND_NS, 300, Fixed(50), Fixed(30), await_answers=True)
+    outcome = run_one(agents.list_requests(0), [SglangRules(100_000)] * 2)
+    requests = agents.list_requests(0)
+    ends, arrivals = (
+        {r: int(t) for r, t in zip(outcome.requests["request"], outcome.requests[name], strict=True)}
+        for name in ("end_ns", "arrival_ns")
+    )
+    followers = [r for r in requests if r.follows is not None]
+    assert len(followers) == 9
+    assert all(arrivals[r.number] == ends[r.follows] + r.think_ns for r in followers)
+    assert len({r.think_ns for r in followers}) == 9
+
+
 def test_a_recorded_log_begins_at_zero_and_shares_equal_blocks() -> None:
     rows = [Recorded(5_000, 1_100, 10, (7, 8, 9)), Recorded(9_000, 1_024, 0, (7, 8))]
     first, second = repeat_log(rows)
