@@ -9,12 +9,13 @@ import numpy as np
 
 from dprankdiag.harness.scenario_truths import HeldRequests, Place
 from dprankdiag.model.dispatches import Line, Measure, Role, Track
+from dprankdiag.model.schema import Columns
 from dprankdiag.simulate.base import IntArray, Load
 from dprankdiag.simulate.decisions import Decision, LedgerError
 from dprankdiag.simulate.world_tables import Outcome
 
 MOST_POINTS = 200
-"""Steps of a rank of which tokens are shown, so that a browser draws them without delay."""
+"""Moments between choices that are shown, so that a browser draws them without delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ def draw_tracks(book: Book, outcome: Outcome, held: HeldRequests) -> Iterator[Tr
 def _trace_truth(
     book: Book, choice: int, measure: Measure, outcome: Outcome, changes: list[tuple[int, int]] | None
 ) -> Line:
-    """Trace how full a choice is; of untold requests only as a router chooses."""
+    """Trace how full a choice is; of requests that are untold as its schedulers count them."""
     if measure == "requests" and changes is not None:
         return _make_line(changes)
-    points = _sum_tokens(outcome, book.places[choice]) if measure == "tokens" else []
+    points = _sum_levels(outcome, book.places[choice], measure)
     pairs = zip(book.decisions, book.truths, strict=True)
     points += [(decision.at_ns, _count(truth[choice], measure)) for decision, truth in pairs]
     return _make_line(sorted(points, key=lambda point: point[0]))
@@ -96,26 +97,31 @@ def _make_line(points: list[tuple[int, int]]) -> Line:
     return Line(tuple(last), tuple(last.values()))
 
 
-def _sum_tokens(outcome: Outcome, places: Sequence[Place]) -> list[tuple[int, int]]:
-    """Sum up the tokens of some ranks at some of the moments at which any of them is known."""
-    known = [_list_tokens(outcome, *place) for place in places]
+def _sum_levels(outcome: Outcome, places: Sequence[Place], measure: Measure) -> list[tuple[int, int]]:
+    """Sum up what the schedulers of some ranks count, at some of the moments at which any of them is known."""
+    known = [_list_levels(outcome, *place, measure) for place in places]
     moments = np.unique(np.concatenate([times for times, _ in known]))
     moments = moments[:: max(-(-len(moments) // MOST_POINTS), 1)]
     total = np.zeros(len(moments), np.int64)
-    for times, tokens in known:
+    for times, levels in known:
         # A rank has nothing before it is heard of first.
-        total += np.concatenate([[0], tokens])[np.searchsorted(times, moments, side="right")]
+        total += np.concatenate([[0], levels])[np.searchsorted(times, moments, side="right")]
     return list(zip(moments.tolist(), total.tolist(), strict=True))
 
 
-def _list_tokens(outcome: Outcome, worker: int, rank: int) -> tuple[IntArray, IntArray]:
-    """List the tokens of a rank as its steps begin and as it publishes, which it also does when its work ends."""
+def _list_levels(outcome: Outcome, worker: int, rank: int, measure: Measure) -> tuple[IntArray, IntArray]:
+    """List what a scheduler counts as its steps begin and as it publishes, which it also does when its work ends."""
     rows, steps, told = outcome.rank_steps, outcome.steps, outcome.publishes
     here = (rows["worker"] == worker) & (rows["rank"] == rank)
+    there = (told["worker"] == worker) & (told["rank"] == rank)
     order = np.argsort(steps["step"], kind="stable")
     starts = steps["start_ns"][order[np.searchsorted(steps["step"], rows["step"][here], sorter=order)]]
-    there = (told["worker"] == worker) & (told["rank"] == rank)
     times = np.concatenate([told["time_ns"][there], starts])
-    tokens = np.concatenate([told["total_tokens"][there], rows["total_tokens"][here]])
+    levels = np.concatenate([_take(told, measure)[there], _take(rows, measure)[here]])
     sorting = np.argsort(times, kind="stable")
-    return times[sorting], tokens[sorting]
+    return times[sorting], levels[sorting]
+
+
+def _take(table: Columns, measure: Measure) -> IntArray:
+    taken: IntArray = table["total_tokens"] if measure == "tokens" else table["running"] + table["waiting"]
+    return taken

@@ -36,11 +36,11 @@ def render_text(record: LedgerRecord, run: LedgerRun, shown: Sequence[Dispatch])
     columns = list_columns(run)
     rows = [_list_above(columns), tuple(name for _, name in columns), *_list_rows(run, shown)]
     parts = [
-        f"{record.title} ({record.name})\n{fill(record.why, WIDTH)}",
-        count_shown(shown, run),
+        f"{make_printable(f'{record.title} ({record.name})')}\n{fill(make_printable(record.why), WIDTH)}",
+        make_printable(count_shown(shown, run)),
         _align(rows),
         _align([TOTALS_COLUMNS, *list_totals(record.runs)]),
-        "\n".join(list_remarks(record)),
+        "\n".join(map(make_printable, list_remarks(record))),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -228,7 +228,8 @@ def _write_error(error: int | None) -> str:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:
-    """Set rows in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(make_printable(line) for line in lines)
+    """Set rows in columns, safe to print."""
+    cells = [[make_printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines)

@@ -2,7 +2,8 @@
 
 python -m tests.dashboard.pictures [FOLDER]
 
-They are taken of a recorded example, and of a simulated engine while it has a fault (`live-`). Look at them afterwards:
+They are taken of a recorded example, of a simulated engine while it has a fault (`live-`), and of what the ledgers of a
+scenario believed (`scenario-`). Look at them afterwards:
 they are how a reader sees the pages first.
 """
 
@@ -17,7 +18,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from dprankdiag.dashboard.pages import PAGES
-from dprankdiag.dashboard.provider import Provider
+from dprankdiag.dashboard.provider import Provider, show_ledgers
+from dprankdiag.harness.scenario_ledger import record_ledgers
+from dprankdiag.harness.scenarios import find_scenario
 from tests.conftest import ROOT
 from tests.dashboard.sight import PATIENCE_MS, show_example, visit, wait_for_figures
 from tests.dashboard.worlds import ENDS_S, names_cause, set_stage
@@ -25,6 +28,7 @@ from tests.views.browser import find_browser, start_browser
 
 FOLDER = ROOT / "docs" / "images"
 EXAMPLE = "load-one-rank.sqlite"
+SCENARIO = "polled"
 SCHEMES = ("light", "dark")
 WIDTH, HEIGHT = 1200, 1100
 SCALE = 0.75
@@ -81,6 +85,8 @@ def main(folder: Path = FOLDER) -> None:
         every = {page_of.path for page_of in PAGES} - {"/ledger"}
         pictures = [*take_all(browser, show_example(EXAMPLE), "", every)]
         pictures += take_all(browser, stage.provider, "live-", LIVE)
+        believed = show_ledgers(f"{SCENARIO}.json", record_ledgers(find_scenario(SCENARIO)))
+        pictures += take_all(browser, believed, "scenario-", {"/ledger"})
     folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures:
         (folder / name).write_bytes(picture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,15 +11,18 @@ from click.testing import CliRunner
 from playwright.sync_api import BrowserContext, expect
 
 from dprankdiag.cli.dashboard import command, open_dashboard, read_entrance
-from dprankdiag.dashboard.pages import BY_PATH
+from dprankdiag.dashboard.pages import BY_PATH, PAGES
+from dprankdiag.dashboard.pages.base import Page
 from dprankdiag.dashboard.places import Place
-from dprankdiag.dashboard.provider import show_ledgers
+from dprankdiag.dashboard.provider import show_ledgers, show_saved
 from dprankdiag.harness.scenario_ledger import record_ledgers
 from dprankdiag.harness.scenarios import find_scenario
 from dprankdiag.model.dispatches import LedgerRecord
 from dprankdiag.store.ledger_record import load_ledgers, save_ledgers
+from tests import builders
 from tests.dashboard.sight import assert_nothing_wrong, visit, wait_for_figures
-from tests.dashboard.test_app import read_text
+from tests.dashboard.test_app import list_types, read_text
+from tests.views.results import make_tables
 
 
 @cache
@@ -48,6 +52,20 @@ def test_a_record_judges_no_rank() -> None:
     assert snapshot is not None
     assert snapshot.diagnosis.status == "inconclusive"
     assert "page Ledger" in snapshot.diagnosis.headline
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
+def test_every_page_of_a_record_has_one_heading_of_first_level(page: Page) -> None:
+    snapshot = show_ledgers("burst.json", keep()).latest()
+    assert snapshot is not None
+    assert list_types(page.render(snapshot, Place(page.path))).count("H1") == 1
+
+
+def test_what_an_engine_tells_and_what_was_believed_of_it_stand_on_one_page() -> None:
+    snapshot = replace(show_saved("both", builders.undecided_diagnosis(), make_tables()).snapshot, ledgers=keep())
+    text = read_text(BY_PATH["/ledger"].render(snapshot, Place("/ledger")))
+    assert "What each rank tells of itself." in text
+    assert "Three ledgers" in text
 
 
 def test_a_saved_record_is_opened_by_its_name(tmp_path: Path) -> None:

@@ -7,11 +7,18 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dprankdiag.harness.scenario_ledger import record_ledgers
+from dprankdiag.harness.scenario import Deployment
+from dprankdiag.harness.scenario_ledger import account, record_ledgers
+from dprankdiag.harness.scenario_parts import MS_NS, POOL_TOKENS, ask
 from dprankdiag.harness.scenarios import find_scenario
+from dprankdiag.harness.served_costs import ServedCosts
 from dprankdiag.model.dispatches import Dispatch, LedgerRecord, LedgerRun, LedgerTotals
 from dprankdiag.simulate.routers.gateway import POLL_NS
 from dprankdiag.simulate.routers.sglang import REFRESH_EVERY_DISPATCH, SINCE_0_5_13, Budget, worst_age_ns
+from dprankdiag.simulate.routers.vllm import Layout, VllmRouter
+from dprankdiag.simulate.vllm_scheduler import VllmRules
+from dprankdiag.simulate.waves import WaveRules
+from dprankdiag.simulate.workers import VLLM_PUBLISHING, Worker
 from dprankdiag.views.dispatches import choose_dispatches, find_request, render_text
 
 BURST = 20
@@ -145,3 +152,33 @@ def test_a_gateway_that_counts_what_it_sent_is_never_wrong_in_requests() -> None
     gateway = total(keep("polled").runs[1], "gateway")
     assert (gateway.worst_requests_error, gateway.worst_age_ns, gateway.worst_tokens_error) == (0, None, None)
     assert gateway.judged == len(keep("polled").runs[1].dispatches)
+
+
+def deploy_vllm(router: VllmRouter) -> Deployment:
+    requests = [ask(number, number * 20 * MS_NS, 2_000, 60) for number in range(60)]
+    worker = Worker((VllmRules(POOL_TOKENS),) * 4, router, ServedCosts(), publishing=VLLM_PUBLISHING, waves=WaveRules())
+    return Deployment(requests, [worker], ServedCosts())
+
+
+def test_each_front_end_is_judged_by_what_it_believed_itself() -> None:
+    run = account("two nodes", deploy_vllm(VllmRouter(Layout(4, nodes=2, clients=2))), "front end")
+    # Front ends 0 and 1 see ranks 0 and 1, front ends 2 and 3 the others; requests reach them in turn.
+    assert [each.rank // 2 for each in run.dispatches] == [number % 4 // 2 for number in range(60)]
+    for track in run.tracks:
+        seen = [value is not None for value in track.believed.value]
+        assert seen == [number % 4 // 2 == track.choice // 2 for number in range(60)]
+    assert all(each.router.better is None or each.router.better // 2 == each.rank // 2 for each in run.dispatches)
+
+
+def test_a_router_that_kept_no_decisions_is_refused() -> None:
+    with pytest.raises(ValueError, match="the front end did not keep"):
+        account("forgetful", deploy_vllm(VllmRouter(Layout(4), keep=False)), "front end")
+
+
+def test_the_worker_that_was_emptiest_at_a_poll_gets_half_of_all_until_the_next() -> None:
+    """Of two random workers of four it is one in 6 of 12 ordered pairs, and 240 draws spread by √(240 / 4) = 7.7."""
+    scenario = find_scenario("polled")
+    told = scenario.figures(scenario.serve(), scenario.serve(cured=True))
+    assert told["share_of_busiest"] == pytest.approx(1 / 2, abs=3 * 7.7 / 240)
+    assert told["share_of_busiest_cured"] == pytest.approx(1 / 4, abs=0.05)
+    assert 0 < told["gain_ratio"] < 0.1
