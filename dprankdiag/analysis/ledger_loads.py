@@ -248,7 +248,7 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
         if quantity is None or high is None or _is_one_request(seen, high.mask) or _is_even(seen.work, high.mask):
             continue
         prompts = _find_prompts(seen)
-        if prompts is not None and (prompts.mask & high.mask).any() and not _stands_out(seen.held, high.mask):
+        if prompts is not None and (prompts.mask & high.mask).any() and _is_of_prompts(seen, high.mask):
             return prompts
         kind = _kind_of_work(seen.running or seen.rows, high)
         if kind == "context" and not _holds_more(seen, high.mask):
@@ -257,6 +257,48 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
         shown = tuple(one for one in parts if one is not None)
         return LoadFound(kind, high.mask, high.score, high.work_ratio, shown)
     return None
+
+
+def _is_of_prompts(seen: LedgerView, mask: BoolArray) -> bool:
+    """Tell whether prompts, and not what decodes over them, make ranks with more prompts work more.
+
+    They do where no more KV tokens are held. A prompt computed in chunks is held as well; then pairs tell.
+    """
+    if not _stands_out(seen.held, mask):
+        return True
+    share = _measure_decoded(seen, mask)
+    return share is not None and share < EXPLAINS
+
+
+def _measure_decoded(seen: LedgerView, mask: BoolArray) -> float | None:
+    """Return the share of the excess in pairs that decoding over what is held explains; None where nothing tells.
+
+    A row that decodes has as many pairs as its request holds tokens. What chunks of a prompt hold counts as if it were
+    decoded over, so that the share is an upper bound.
+    """
+    pairs, held, running = seen.work, seen.held, seen.running
+    rows = _count_decoded_rows(seen)
+    if pairs is None or pairs.source != "scheduled_pairs" or rows is None or running is None:
+        return None
+    if held is None or not held.source.endswith("tokens"):
+        return None
+    lengths = held.values / np.maximum(running.values, 1.0)
+    excess = _exceed(pairs.values, mask)
+    return _exceed(rows * lengths, mask) / excess if excess > 0 else None
+
+
+def _count_decoded_rows(seen: LedgerView) -> FloatArray | None:
+    """Return the rows of all steps that belong to requests that decode."""
+    scheduled, prompts = seen.window.growth("scheduled_tokens"), seen.window.growth("prefill_tokens")
+    if scheduled is None or prompts is None:
+        return scheduled
+    return np.maximum(scheduled - np.nan_to_num(prompts), 0.0)
+
+
+def _exceed(values: FloatArray, mask: BoolArray) -> float:
+    """Return by how much the mean of the ranks of a mask exceeds that of the others; what is not told is 0."""
+    told = np.nan_to_num(values)
+    return float(told[mask].mean() - told[~mask].mean())
 
 
 def _holds_more(seen: LedgerView, mask: BoolArray) -> bool:

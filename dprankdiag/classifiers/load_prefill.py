@@ -25,8 +25,9 @@ class LoadPrefill:
     prompts. Those ranks must hold half as much again as the mean rank and work longer before the gather: attention,
     and the projections and norms of the prompt's rows. Where ranks take turns, nobody is named who holds no larger
     part of it. Sums over a recording say nothing here: they can be equal on all ranks while every step waits for
-    somebody's prompt. In a ledger: the rank computes more prompt tokens than its requests explain, and holds no more
-    KV tokens than the others.
+    somebody's prompt. In a ledger: the rank computes more prompt tokens than its requests explain, and either holds no
+    more KV tokens than the others, or decoding over what it holds explains less than half of its query-key pairs
+    above theirs: a prompt computed in chunks is held as well.
 
     *What to do*: smaller prefill chunks, prefill and decode in pools of their own, prefill delayed until several
     ranks have some.
