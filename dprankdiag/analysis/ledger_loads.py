@@ -79,10 +79,10 @@ def find_load(seen: LedgerView) -> LoadFound | None:
     if seen.rows is not None and seen.requests < FEWEST_A_RANK * len(seen.ranks):
         return None
     found = _find_work(seen) or _find_long_crowd(seen) or _find_prompts(seen) or _find_requests(seen)
-    return None if found is None or _is_outcome(seen, found.mask) else found
+    return None if found is None or is_outcome(seen, found.mask) else found
 
 
-def _is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
+def is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
     """Tell load that collects because the rank is slow or its pool is full, and not because it was sent there."""
     full = find_full(seen)
     if full is not None and not (mask & ~full).any():
@@ -245,12 +245,12 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
     """Find ranks with more attention work: by pairs, else by the KV tokens they hold if their pairs are not even."""
     for quantity in (seen.work, seen.held):
         high = None if quantity is None else quantity.uneven
-        if quantity is None or high is None or _is_one_request(seen, high.mask) or _is_even(seen.work, high.mask):
+        if quantity is None or high is None or _is_one_request(seen, high.mask) or is_even(seen.work, high.mask):
             continue
         prompts = _find_prompts(seen)
-        if prompts is not None and (prompts.mask & high.mask).any() and _is_of_prompts(seen, high.mask):
+        if prompts is not None and (prompts.mask & high.mask).any() and is_of_prompts(seen, high.mask):
             return prompts
-        kind = _kind_of_work(seen.running or seen.rows, high)
+        kind = tell_kind(seen.running or seen.rows, high)
         if kind == "context" and not _holds_more(seen, high.mask):
             continue
         parts = (seen.rows, quantity) if kind == "requests" else (quantity, seen.rows)
@@ -259,7 +259,7 @@ def _find_work(seen: LedgerView) -> LoadFound | None:
     return None
 
 
-def _is_of_prompts(seen: LedgerView, mask: BoolArray) -> bool:
+def is_of_prompts(seen: LedgerView, mask: BoolArray) -> bool:
     """Tell whether prompts, and not what decodes over them, make ranks with more prompts work more.
 
     They do where no more KV tokens are held. A prompt computed in chunks is held as well; then pairs tell.
@@ -313,7 +313,7 @@ def _is_one_request(seen: LedgerView, mask: BoolArray) -> bool:
     return seen.rows is not None and bool((seen.rows.values[mask] < LEAST_REQUESTS).all())
 
 
-def _kind_of_work(rows: Quantity | None, high: Uneven) -> Kind:
+def tell_kind(rows: Quantity | None, high: Uneven) -> Kind:
     """Tell longer contexts from more requests by how much of the ratio the requests explain."""
     if rows is None or np.isnan(rows.values[high.mask]).any() or np.isnan(rows.values[~high.mask]).all():
         return "unknown"
@@ -342,7 +342,7 @@ def _stands_out(quantity: Quantity | None, mask: BoolArray) -> bool:
     return float(np.nanmean(quantity.values[mask])) > 0 if ratio is None else ratio >= LEAST_RATIO
 
 
-def _is_even(quantity: Quantity | None, mask: BoolArray) -> bool:
+def is_even(quantity: Quantity | None, mask: BoolArray) -> bool:
     """Tell whether the ranks of a mask are known to have no more of something."""
     if quantity is None or np.isnan(quantity.values[mask]).any():
         return False
@@ -387,6 +387,6 @@ def _find_requests(seen: LedgerView) -> LoadFound | None:
     if rows is None or rows.uneven is None or _is_one_request(seen, rows.uneven.mask):
         return None
     queues = seen.running is not None and seen.running.uneven is None
-    if not queues and _is_even(seen.work, rows.uneven.mask):
+    if not queues and is_even(seen.work, rows.uneven.mask):
         return None
     return LoadFound("requests", rows.uneven.mask, rows.uneven.score, rows.uneven.work_ratio, (rows,))

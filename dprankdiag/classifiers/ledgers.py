@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_chance import find_chance
 from dprankdiag.analysis.ledger_loads import Kind, LoadFound, find_load, is_slow_itself
 from dprankdiag.analysis.ledger_view import LedgerView, Quantity
 from dprankdiag.classifiers.base import name_numbers, times
@@ -59,6 +60,14 @@ _INSTEAD = {
 }
 
 
+_ENOUGH = {
+    "context": "a long request can make as much, and no router could have avoided that",
+    "prefill": "a long prompt can make as much, and no router could have avoided that",
+}
+_LENGTHS = ("more requests a rank", "lengths of single requests")
+_LENGTHS_WITH = "dprankdiag record TARGET -o FILE, until every rank has had many more requests"
+
+
 class LedgerClassifier(Protocol):
     """Judges one cause by a ledger."""
 
@@ -70,6 +79,29 @@ class LedgerClassifier(Protocol):
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
         """Yield a claim, or an abstention that says why this ledger does not show the cause."""
         ...
+
+
+def judge_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> Iterator[UntimedClaim | Abstention]:
+    """Claim the uneven load of a ledger if it is of this kind, or say that it may be chance.
+
+    Args:
+        says: what the named ranks have.
+    """
+    yield from claim_ledger_load(seen, cause, kind, says)
+    chance, reason = find_chance(seen), tell_chance(seen)
+    if chance is not None and reason is not None and chance.kind == kind:
+        yield Abstention(cause, reason, _LENGTHS, _LENGTHS_WITH)
+
+
+def tell_chance(seen: LedgerView) -> str | None:
+    """Say who has more, of so few requests that no router need be to blame; None if nobody has."""
+    chance = find_chance(seen)
+    if chance is None:
+        return None
+    more = "; ".join(item.text for item in tell_quantity(seen, chance.shown_by, chance.mask))
+    few = "an unknown number of requests" if chance.requests is None else f"{chance.requests:.2g} requests a rank"
+    enough = _ENOUGH.get(chance.kind, "chance deals so few as unevenly")
+    return f"{name_numbers(seen.names_of(chance.mask))}: {more}, with {few}: {enough}"
 
 
 def claim_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> Iterator[UntimedClaim]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dprankdiag.analysis.ledger_view import LedgerView
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.analysis.skews import Skews
-from dprankdiag.classifiers.ledgers import claim_ledger_load
+from dprankdiag.classifiers.ledgers import judge_ledger_load
 from dprankdiag.classifiers.loads import claim_loads
 from dprankdiag.model.claims import Claim, UntimedClaim
 from dprankdiag.model.diagnosis import Abstention
@@ -40,7 +40,7 @@ class LoadPrefill:
         yield from claim_loads(seen, skews, self.cause, "prefill", " with prefill in its batch")
 
     def judge_ledger(self, seen: LedgerView) -> Iterator[UntimedClaim | Abstention]:
-        """Claim an uneven load of this kind."""
-        yield from claim_ledger_load(
+        """Claim an uneven load of this kind, or say that it may be chance."""
+        yield from judge_ledger_load(
             seen, self.cause, "prefill", "more prompts computed than on the others, which wait"
         )

@@ -14,6 +14,7 @@ from dprankdiag.analysis.ledger_window import FEWEST_TO_MEND, LedgerWindow
 from dprankdiag.catalog.causes import load_causes
 from dprankdiag.classifiers import BY_LEDGERS
 from dprankdiag.classifiers.base import name_numbers
+from dprankdiag.classifiers.ledgers import tell_chance
 from dprankdiag.model.claims import UntimedClaim
 from dprankdiag.model.diagnosis import Abstention, Diagnosis, Finding, Severity, TimeAccount
 from dprankdiag.model.ledgers import Ledger
@@ -172,6 +173,8 @@ def tell_even(seen: LedgerView) -> str:
     if doubts:
         rest = f"; the {told} others have even load" if told > 1 else ""
         return f"Cannot tell which rank is slow: {' and '.join(doubts)}{rest}"
+    if chance := tell_chance(seen):
+        return f"Load uneven, but not beyond chance; speed not visible: {chance}"
     waits = " and no host is late at step borders" if seen.waits is not None and seen.waits.has_control else ""
     return (
         f"Load even; speed not visible: the {told} ranks have even load{waits}; how fast each GPU is, such "
