@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from dprankdiag.analysis.ledger_requests import count_waiting
 from dprankdiag.analysis.ledger_view import IDLE_SHARE, LEAST_SLOW, ROWS_EVEN, LedgerView, Quantity
 from dprankdiag.analysis.statistics import OUTLIER_SCORE
 from dprankdiag.analysis.thresholds import IDLE_CHANCE
@@ -183,7 +184,7 @@ def _find_long_crowd(seen: LedgerView) -> LoadFound | None:
 
 def count_queued(seen: LedgerView) -> FloatArray | None:
     """Return the requests of each rank that wait, in whatever queue; None if no queue is told."""
-    waiting = seen.window.level("load_waiting_requests", "waiting_requests")
+    waiting = count_waiting(seen.window)
     other = [seen.window.level(*names) for names in _OTHER_QUEUES]
     told = [one for one in (waiting, *other) if one is not None]
     return np.max([np.nan_to_num(one) for one in told], axis=0) if told else None

@@ -8,15 +8,17 @@ from dprankdiag.analysis.ledger_signals import is_positive
 from dprankdiag.analysis.ledger_window import LedgerWindow
 from dprankdiag.model.ledgers import BoolArray, FloatArray
 
-QUEUES = (
-    "waiting_requests",
-    "decode_prealloc_requests",
-    "decode_transfer_requests",
-    "prefill_bootstrap_requests",
-    "prefill_inflight_requests",
-)
-"""Gauges of a rank's queues; which of them are told depends on its role."""
+QUEUES = ("waiting_requests", "decode_prealloc_requests")
+"""Gauges of a rank's queues. Requests in the others of a split engine (bootstrap, inflight, transfer) wait for another.
 
+Source: SGLang 0.5.23, whose gauges each count one queue.
+"""
+
+LOAD_ELSEWHERE = ("load_bootstrap_requests", "load_transfer_requests")
+"""Parts of what load answers call waiting, that wait for another engine: for its pages, or for KV that it sends.
+
+Source: SGLang 0.5.23, whose load answers add up all queues but that of KV on its way.
+"""
 
 UNCOUNTED = 4.0
 """Requests that each rank is taken to have where nothing counts them."""
@@ -60,14 +62,21 @@ def count_rows(window: LedgerWindow, running: FloatArray | None, frozen: BoolArr
     """Return requests that each rank was given: running and waiting ones."""
     if running is None:
         return None
-    waiting = window.level("load_waiting_requests")
-    if waiting is None:
-        # Load answers add all queues of a rank up; of /metrics each has a gauge of its own.
-        queues = [level for name in QUEUES if (level := window.level(name)) is not None]
-        waiting = np.sum([np.nan_to_num(level) for level in queues], axis=0) if queues else None
+    waiting = count_waiting(window)
     if waiting is None:
         return "running", running
     return "running and waiting", running + np.where(frozen, 0.0, np.nan_to_num(waiting))
+
+
+def count_waiting(window: LedgerWindow) -> FloatArray | None:
+    """Return the requests that wait for their rank: those that wait for another engine are none of its load."""
+    waiting = window.level("load_waiting_requests")
+    if waiting is not None:
+        elsewhere = [level for name in LOAD_ELSEWHERE if (level := window.level(name)) is not None]
+        own: FloatArray = np.maximum(waiting - sum(np.nan_to_num(level) for level in elsewhere), 0.0)
+        return own
+    queues = [level for name in QUEUES if (level := window.level(name)) is not None]
+    return np.sum([np.nan_to_num(level) for level in queues], axis=0) if queues else None
 
 
 def count_independent(window: LedgerWindow, running: FloatArray | None, admitted: FloatArray | None) -> FloatArray:

@@ -27,7 +27,8 @@ class LoadRequests:
     rank as the busiest rank's rows do, and no wait shows it; in a replayed graph so does work before it. Its price is
     added where the rows change between steps and annotations tell them, else the loss is called a lower bound. So is
     what the rank's host takes longer for its requests, where ranges show when hosts meet. In a ledger: requests stand
-    out beyond what random routing gives, and explain at least half of the excess in attention.
+    out beyond what random routing gives, and explain at least half of the excess in attention; those that wait for
+    another engine's pages, or for KV that it computes, are not counted.
 
     *What to do*: look at the router's policy and the age of the numbers it believes; prefer the shortest queue by
     tokens; loosen session affinity.

@@ -32,8 +32,11 @@ COUNTERS = (
     "looked_up", "found", "admitted", "queued_s", "prompt_seen", "prompt_found", "iterations", "iteration_tokens",
     "done",
 )  # fmt: skip
-GAUGES = ("running", "queued", "used", "context", "throughput", "hit_rate", "accept")
-SNAPSHOT = ("stamp_s", "running", "waiting", "waiting_tokens", "used", "total", "computed", "prefill_busy_s")
+QUEUES = ("bootstrap", "inflight", "prealloc", "transfer", "retracted")
+"""Queues of engines that only compute prompts or only decode; of others they are empty."""
+
+GAUGES = ("running", "queued", "used", "context", "throughput", "hit_rate", "accept", *QUEUES)
+SNAPSHOT = ("stamp_s", "running", "waiting", "waiting_tokens", "used", "total", "computed", "prefill_busy_s", *QUEUES)
 
 
 def _zeros(names: tuple[str, ...], ranks: int, value: float = 0.0) -> dict[str, Array]:

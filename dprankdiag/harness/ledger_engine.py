@@ -5,7 +5,8 @@ Nothing of it is shared with the code that judges: the physics, the counters and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class LedgerState:
         accept: `(ranks,)` tokens gained a step and request.
         capacity: `(ranks,)` KV tokens that a rank's pool holds.
         epoch_s: UTC of the world's beginning.
+        queues: by name of QUEUES, `(ranks,)` as they are; without a name, that queue is empty.
     """
 
     seconds: float
@@ -67,6 +69,7 @@ class LedgerState:
     accept: Array
     capacity: Array
     epoch_s: float = EPOCH_S
+    queues: Mapping[str, Array] = field(default_factory=dict)
 
 
 class Deployment:

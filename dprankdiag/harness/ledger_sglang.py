@@ -38,11 +38,11 @@ _GAUGES = {
     "spec_accept_length": "accept",
 }
 _EMPTY_GAUGES = ("num_grammar_queue_reqs", "swa_token_usage", "mamba_usage", "utilization", "new_token_ratio")
-_QUEUES = (
-    "num_prefill_inflight_queue_reqs",
-    "num_decode_prealloc_queue_reqs",
-    "num_decode_transfer_queue_reqs",
-)
+_QUEUES = {
+    "num_prefill_inflight_queue_reqs": "inflight",
+    "num_decode_prealloc_queue_reqs": "prealloc",
+    "num_decode_transfer_queue_reqs": "transfer",
+}
 _PAGE_TOKENS = 64
 _QUEUE_EDGES = (
     0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, *map(float, range(1, 6)), *map(float, range(10, 21, 5)),
@@ -214,10 +214,8 @@ class _Writer:
         """Write gauges as they were last set, and what is set once at the start."""
         shown, page, ranks = self._state.shown.gauges, self.page, self._state.ranks
         written = ~np.isnan(shown["running"])
-        is_whole = self._world.role == "unified"  # of a split engine's queues no world tells each on its own
         for name, key in _GAUGES.items():
-            if is_whole or key != "queued":
-                page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
+            page.family(f"sglang:{name}", "gauge", self._each(shown[key], written))
         page.family("sglang:decode_sum_seq_lens", "gauge", self._each(shown["context"], written))
         usage = shown["used"] / self._state.capacity
         page.family("sglang:token_usage", "gauge", self._each(np.round(usage, 2), written))
@@ -227,9 +225,10 @@ class _Writer:
         first = "num_prefill_bootstrap_queue_reqs"
         if self._release < (0, 5, 12):
             first = "num_prefill_prealloc_queue_reqs"
-        queues = (first, *_QUEUES) if is_whole else ()
-        for name in (*_EMPTY_GAUGES, *queues):
+        for name in _EMPTY_GAUGES:
             page.family(f"sglang:{name}", "gauge", self._each(nothing, written))
+        for name, key in {first: "bootstrap", **_QUEUES}.items():
+            page.family(f"sglang:{name}", "gauge", self._each(np.nan_to_num(shown[key]), written))
         if self._release >= (0, 5, 12):
             page.family("sglang:fwd_occupancy", "gauge", self._each(np.full(ranks, np.nan), written))
             pages = self._all_schedulers(np.full(ranks, float(_PAGE_TOKENS)), None)

@@ -6,12 +6,13 @@ Source: answers written by SGLang 0.5.9, 0.5.12, 0.5.18 and 0.5.23; which releas
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from dprankdiag.harness.ledger_counts import QUEUES
 from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_page import Deployed
 from dprankdiag.harness.ledger_sglang import parse_version
@@ -139,26 +140,29 @@ def _describe_load(world: Deployed, state: LedgerState, rank: int, release: tupl
     if world.accept_tokens > 1:
         accept = float(state.accept[rank])
         load["speculative"] = {"accept_length": accept, "accept_rate": (accept - 1) / 3}
-    load |= _describe_queues(world, waiting, release)
+    queues = {name: int(told[rank]) for name, told in (state.queues if live else published).items() if name in QUEUES}
+    load |= _describe_queues(world, waiting, queues, release)
     return load | ({"num_total_reqs": running + waiting} if live else {})
 
 
-def _describe_queues(world: Deployed, waiting: int, release: tuple[int, ...]) -> dict[str, Any]:
-    """Describe the queues; of a split engine no world tells which one a request waits in, so that they are left out."""
-    if world.role != "unified":
-        return {"disaggregation": {"mode": _MODES[world.role]}}
+def _describe_queues(
+    world: Deployed, waiting: int, told: Mapping[str, int], release: tuple[int, ...]
+) -> dict[str, Any]:
+    """Describe the queues; those of the role are parts of what waits, but for KV on its way to another engine."""
     first = "prefill_bootstrap_queue_reqs" if release >= (0, 5, 12) else "prefill_prealloc_queue_reqs"
-    queues = {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0}
+    counts = {name: told.get(name, 0) for name in QUEUES}
+    elsewhere = sum(count for name, count in counts.items() if name != "inflight")
+    queues = {"waiting": waiting - elsewhere, "grammar": 0, "paused": 0, "retracted": 0}
     if release >= (0, 5, 17):
         queues["prealloc_ready"] = 0
     return {
         "disaggregation": {
             "mode": _MODES[world.role],
-            first: 0,
-            "prefill_inflight_queue_reqs": 0,
-            "decode_prealloc_queue_reqs": 0,
-            "decode_transfer_queue_reqs": 0,
-            "decode_retracted_queue_reqs": 0,
+            first: counts["bootstrap"],
+            "prefill_inflight_queue_reqs": counts["inflight"],
+            "decode_prealloc_queue_reqs": counts["prealloc"],
+            "decode_transfer_queue_reqs": counts["transfer"],
+            "decode_retracted_queue_reqs": counts["retracted"],
             "kv_transfer_speed_gb_s": 0.0,
             "kv_transfer_latency_ms": 0.0,
         },

@@ -17,10 +17,10 @@ from dprankdiag.harness.ledger_counts import CACHED, GAUGES, SNAPSHOT, Counts, S
 from dprankdiag.harness.ledger_engine import LedgerState
 from dprankdiag.harness.ledger_steps import CONTROL_FLOOR_S, GATHER_FLOOR_S, Slice
 from dprankdiag.harness.served_engine import ServedEngine
-from dprankdiag.harness.served_ranks import IDLE_REPORT_S, NS_PER_S, RankHistory, Steps
+from dprankdiag.harness.served_ranks import IDLE_REPORT_S, LEVELS, NS_PER_S, RankHistory, Steps
 from dprankdiag.harness.served_requests import Events, list_ends, list_retractions
 from dprankdiag.model.schema import ABSENT_NS, Columns, take_rows
-from dprankdiag.simulate.world_tables import LOAD_COLUMNS, MODES, Outcome
+from dprankdiag.simulate.world_tables import MODES, QUEUE_COLUMNS, Outcome
 
 LAP_PAUSE_NS = NS_PER_S
 """From the end of a world that loops until it begins anew."""
@@ -138,7 +138,7 @@ class ServedLedger:
             kv_tokens=rows["kv_tokens"],
             prompt_tokens=rows["prompt_tokens"],
             cached=np.bincount(done, weights=self._prompts.amounts["cached"][mine], minlength=len(rows["place"])),
-            levels={name: rows[name] for name in LOAD_COLUMNS},
+            levels={name: rows[name] for name in LEVELS},
         )
         told = take_rows(published, published["rank"] == rank)
         return RankHistory(steps, told, float(self.engine.accept_by_rank[rank]), self.pace)
@@ -273,6 +273,7 @@ class ServedLedger:
             accept=self.engine.accept,
             capacity=self.engine.capacity,
             epoch_s=self._epoch_s,
+            queues={name: np.array([level[name] for level in levels]) for name in QUEUE_COLUMNS},
         )
 
     def _show(self, within_ns: int) -> Shown:

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprankdiag.harness.events import Array
-from dprankdiag.harness.ledger_counts import GAUGES
+from dprankdiag.harness.ledger_counts import GAUGES, QUEUES
 from dprankdiag.harness.ledger_engine import REPORT_STEPS
-from dprankdiag.simulate.world_tables import LOAD_COLUMNS
+from dprankdiag.simulate.world_tables import LOAD_COLUMNS, QUEUE_COLUMNS
+
+LEVELS = (*LOAD_COLUMNS, *QUEUE_COLUMNS)
+"""What a rank counts as a step begins and as it publishes."""
 
 IDLE_REPORT_S = 30.0
 LONGEST_MOMENT_S = 2.0
@@ -34,7 +37,7 @@ class Steps:
         kv_tokens: that these read.
         prompt_tokens: computed.
         cached: prompt tokens found in the cache, of requests whose prompt was done.
-        levels: by name of LOAD_COLUMNS, as each step began.
+        levels: by name of LEVELS, as each step began.
     """
 
     start_ns: Array
@@ -97,17 +100,17 @@ class RankHistory:
         row = int(np.searchsorted(self.steps.start_ns, now_ns, "right")) - 1
         told = int(np.searchsorted(self._published["time_ns"], now_ns, "right")) - 1
         if max(row, told) < 0:
-            return dict.fromkeys(LOAD_COLUMNS, 0.0)
+            return dict.fromkeys(LEVELS, 0.0)
         is_row = row >= 0 and (told < 0 or self.steps.start_ns[row] >= self._published["time_ns"][told])
         source, place = (self.steps.levels, row) if is_row else (self._published, told)
-        return {name: float(source[name][place]) for name in LOAD_COLUMNS}
+        return {name: float(source[name][place]) for name in LEVELS}
 
     def snapshot(self, now_ns: int) -> tuple[dict[str, float], Array]:
         """Tell the load snapshot as it is and its moments; a rank without a step renews its stamp at every moment."""
         told = int(np.searchsorted(self._published["time_ns"], now_ns, "right")) - 1
         asleep = self.is_asleep(now_ns)
         at_ns = now_ns if asleep else int(self._published["time_ns"][told]) if told >= 0 else 0
-        levels = {name: float(self._published[name][told]) if told >= 0 else 0.0 for name in LOAD_COLUMNS}
+        levels = {name: float(self._published[name][told]) if told >= 0 else 0.0 for name in LEVELS}
         done = self.count_done(at_ns)
         shown = {
             "stamp_s": at_ns / (NS_PER_S * self._pace),
@@ -118,6 +121,7 @@ class RankHistory:
             "total": levels["total_tokens"],
             "computed": float(self._computed[done]),
             "prefill_busy_s": float(self._prefill_s[done]),
+            **{name: levels[name] for name in QUEUES},
         }
         return shown, self._moments[done]
 
@@ -132,11 +136,13 @@ class RankHistory:
             return dict.fromkeys(GAUGES, np.nan)
         if rested_ns is not None and rested_ns > int(self.steps.end_ns[row]):
             return dict.fromkeys(GAUGES, 0.0)
+        levels = {name: float(told[row]) for name, told in self.steps.levels.items()}
         decode, prompt = self._find(self._decode_reports, now_ns), self._find(self._prompt_reports, now_ns)
         return {
-            "running": float(self.steps.levels["running"][row]),
-            "queued": float(self.steps.levels["waiting"][row]),
-            "used": float(self.steps.levels["used_tokens"][row]),
+            "running": levels["running"],
+            "queued": levels["waiting"] - sum(levels[name] for name in QUEUES if name != "inflight"),
+            "used": levels["used_tokens"],
+            **{name: levels[name] for name in QUEUES},
             "context": 0.0 if decode is None else float(self.steps.kv_tokens[decode]),
             "throughput": 0.0 if decode is None else self._tell_throughput(decode),
             "hit_rate": 0.0 if prompt is None else self._tell_hits(prompt),

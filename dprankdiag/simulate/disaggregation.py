@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from dprankdiag.simulate.jobs import Job
-from dprankdiag.simulate.ranks import IDLE, Batch, Levels
+from dprankdiag.simulate.ranks import IDLE, NO_QUEUES, Batch, Levels, Queues
 from dprankdiag.simulate.scheduler import SglangRank, SglangRules
 
 RESERVED_TOKENS = 512
@@ -98,13 +98,18 @@ class PrefillRank(SglangRank):
         tokens = sum(job.target for job in self.bootstrap)
         return Levels(0, waiting + len(self.bootstrap), uncached + tokens, used, total + tokens)
 
+    def queues(self, now_ns: int) -> Queues:
+        """Count the requests that wait for the decode rank's pages, and those whose KV is on its way."""
+        self._let_go(now_ns)
+        return NO_QUEUES._replace(bootstrap=len(self.bootstrap), inflight=len(self.inflight))
+
     def plan(self, now_ns: int, step: int) -> Batch:
         """Form the batch of a step from prompts whose decode rank has room."""
         self._let_go(now_ns)
         for job in self.bootstrap:
-            if job.decode is not None and job.decode.reserved:
+            if job.decode is not None and job.decode.reserved_ns is not None:
                 self.queue(job)
-        self.bootstrap = [job for job in self.bootstrap if job.decode is not None and not job.decode.reserved]
+        self.bootstrap = [job for job in self.bootstrap if job.decode is not None and job.decode.reserved_ns is None]
         return super().plan(now_ns, step)
 
     def end_prompt(self, job: Job, now_ns: int) -> bool:
@@ -158,11 +163,17 @@ class DecodeRank(SglangRank):
         waiting = len(self.prealloc) + len(self.transfer) + len(self.retracted)
         return Levels(len(self.running), waiting, 0, used, used + queued)
 
+    def queues(self, now_ns: int) -> Queues:
+        """Count the requests that wait for pages here, for their KV, and for pages to bring KV back."""
+        return NO_QUEUES._replace(
+            prealloc=len(self.prealloc), transfer=len(self.transfer), retracted=len(self.retracted)
+        )
+
     def plan(self, now_ns: int, step: int) -> Batch:
         """Take in what can be taken in; a pass that took jobs whose KV has come computes nothing."""
         self.chunks, self.gained, self._ended = [], 0, []
         self._resume()
-        self._reserve()
+        self._reserve(now_ns)
         if self._receive(now_ns) or len(self.running) == 0:
             return IDLE
         self.make_room(self.acceptance.width)
@@ -193,14 +204,14 @@ class DecodeRank(SglangRank):
             self.retracted.popleft()
             self._join(job)
 
-    def _reserve(self) -> None:
+    def _reserve(self, now_ns: int) -> None:
         while self.prealloc and not self.retracted:
             job = self.prealloc[0]
             if not self._take(job, job.prompt_tokens):
                 return
             self.prealloc.popleft()
             job.computed = job.prompt_tokens
-            job.reserved = True
+            job.reserved_ns = now_ns
             self.transfer.append(job)
             self._reserved_now.append(job)
 

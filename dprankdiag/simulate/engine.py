@@ -293,6 +293,8 @@ def _describe(prompt: Job) -> tuple[int, ...]:
         prompt.rank,
         request.arrival_ns,
         job.placed_ns,
+        ABSENT_NS if job.reserved_ns is None else job.reserved_ns,
+        ABSENT_NS if job.transferred_ns is None else job.transferred_ns,
         ABSENT_NS if job.first_ns is None else job.first_ns,
         ABSENT_NS if job.end_ns is None else job.end_ns,
         job.prompt_tokens,

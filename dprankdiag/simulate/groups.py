@@ -91,7 +91,10 @@ class Group:
         agreed = self.worker.spec.meeting.agree(self.batches)
         rows = np.array(
             [
-                (step, worker, number, _PLACES[batch.mode], *batch[2:7], rows, *rank.levels(now_ns), 0, 0, 0)
+                (
+                    *(step, worker, number, _PLACES[batch.mode], *batch[2:7], rows),
+                    *(*rank.levels(now_ns), *rank.queues(now_ns), 0, 0, 0),
+                )
                 for number, batch, rows, rank in zip(self.numbers, self.batches, agreed.rows, self.ranks, strict=True)
             ],
             np.int64,

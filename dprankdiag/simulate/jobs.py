@@ -56,8 +56,8 @@ class Job:
     refused: bool = False
     decode: Job | None = field(default=None, repr=False)
     """The same request on the engine that decodes it, where prompts are computed elsewhere."""
-    reserved: bool = False
-    """That engine has room for its KV."""
+    reserved_ns: int | None = None
+    """When that engine had room for its KV."""
     transferred_ns: int | None = None
     """When its KV has arrived there."""
 

@@ -21,6 +21,19 @@ class Levels(NamedTuple):
     total_tokens: int
 
 
+class Queues(NamedTuple):
+    """The requests of a rank in queues that only engines of one role have; as `disaggregation` says."""
+
+    bootstrap: int
+    inflight: int
+    prealloc: int
+    transfer: int
+    retracted: int
+
+
+NO_QUEUES = Queues(0, 0, 0, 0, 0)
+
+
 class Batch(NamedTuple):
     """What one rank brings to a step.
 
@@ -64,6 +77,9 @@ class Rank(Protocol):
 
     def load(self, now_ns: int) -> Load:
         """Tell the load as it is."""
+
+    def queues(self, now_ns: int) -> Queues:
+        """Count the requests in queues of its role."""
 
     @property
     def busy(self) -> bool:
@@ -146,6 +162,10 @@ class PooledRank:
     def load(self, now_ns: int) -> Load:
         """Tell the load as it is."""
         return Load(now_ns, *self.levels(now_ns), capacity_tokens=self.pool.capacity_pages * self.pool.page_tokens)
+
+    def queues(self, now_ns: int) -> Queues:
+        """Count none: a rank that computes prompts and decodes waits for nobody."""
+        return NO_QUEUES
 
     def can_hold(self, job: Job) -> bool:
         """Tell whether the pool could hold a job that has it for itself."""

@@ -96,7 +96,7 @@ class OpenWorker:
         """Let a rank publish its load."""
         load = replace(self.ranks[rank].load(now_ns), step=self.groups_of_ranks[rank].begun)
         self._coming.append((now_ns + self.spec.publishing.delay_ns, rank, load))
-        self._publishes.add((now_ns, self.number, rank, *tell_levels(load)))
+        self._publishes.add((now_ns, self.number, rank, *tell_levels(load), *self.ranks[rank].queues(now_ns)))
 
     def note_change(self, now_ns: int, rank: int) -> None:
         """Publish the load of a rank whose counts of requests changed, where ranks do so."""

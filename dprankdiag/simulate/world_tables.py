@@ -28,6 +28,14 @@ STEPS = Table(
         Column("low_latency", "int64", "", "1: the expert exchange made for few rows"),
     ),
 )
+QUEUES = (
+    Column("bootstrap", "int64", "requests", "of waiting ones, those without pages on the decode rank (prefill rank)"),
+    Column("inflight", "int64", "requests", "computed, whose KV is on its way to the decode rank (prefill rank)"),
+    Column("prealloc", "int64", "requests", "of waiting ones, those without pages (decode rank)"),
+    Column("transfer", "int64", "requests", "of waiting ones, those whose KV has not come (decode rank)"),
+    Column("retracted", "int64", "requests", "of waiting ones, those whose KV was put aside (decode rank)"),
+)
+QUEUE_COLUMNS = tuple(column.name for column in QUEUES)
 RANK_STEPS = Table(
     "rank_steps",
     "a rank in a step",
@@ -47,6 +55,7 @@ RANK_STEPS = Table(
         Column("waiting_uncached_tokens", "int64", "tokens", "of prompts still to compute"),
         Column("used_tokens", "int64", "tokens", "KV tokens held"),
         Column("total_tokens", "int64", "tokens", "held and queued"),
+        *QUEUES,
         Column("own_ns", "int64", NS, "work before the gather"),
         Column("shared_ns", "int64", NS, "work behind it"),
         Column("waiting_ns", "int64", NS, "for the slowest rank"),
@@ -63,6 +72,8 @@ REQUESTS = Table(
         Column("prefill_rank", "int64", "", "within that engine"),
         Column("arrival_ns", "int64", NS, "at the gateway"),
         Column("placed_ns", "int64", NS, "when a rank had it"),
+        Column("reserved_ns", "int64", NS, "when a rank that only decodes had pages for it", nullable=True),
+        Column("transferred_ns", "int64", NS, "when its KV had come there", nullable=True),
         Column("first_ns", "int64", NS, "its first token", nullable=True),
         Column("end_ns", "int64", NS, "its last token", nullable=True),
         Column("prompt_tokens", "int64", "tokens", "of its prompt"),
@@ -105,6 +116,7 @@ PUBLISHES = Table(
         Column("worker", "int64", "", "the engine"),
         Column("rank", "int64", "", "within the engine"),
         *(Column(name, "int64", "", "as published") for name in LOAD_COLUMNS),
+        *QUEUES,
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,14 +134,33 @@ def test_the_configuration_is_that_of_the_world(clock: Clock) -> None:
     assert [info[key] for key in told] == ["total_tokens", "low_latency", True, False]
 
 
-def test_of_a_split_engine_no_queue_is_told_apart() -> None:
-    with serve_scenario(find_scenario("rooms"), start_at_s=3.0) as mocks:
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.12", "0.5.23"])
+def test_the_queues_of_a_split_engine_add_up_to_what_waits(release: str) -> None:
+    with serve_scenario(find_scenario("prealloc"), start_at_s=7.0, release=release) as mocks:
+        (front, back) = (read_loads(mock) for mock in mocks)  # type: ignore[arg-type]
+    bootstrap = "prefill_bootstrap_queue_reqs" if release != "0.5.9" else "prefill_prealloc_queue_reqs"
+    for loads, mode, names in (
+        (front, "prefill", [bootstrap]),
+        (back, "decode", ["decode_prealloc_queue_reqs", "decode_transfer_queue_reqs", "decode_retracted_queue_reqs"]),
+    ):
+        for load in loads:
+            told: dict[str, int] = load["disaggregation"]  # type: ignore[assignment]
+            assert told["mode"] == mode
+            own: dict[str, int] = load["queues"]  # type: ignore[assignment]
+            assert own["waiting"] + sum(told[name] for name in names) == load["num_waiting_reqs"]
+    assert front[4]["disaggregation"][bootstrap] > 3  # type: ignore[index]
+    assert back[4]["disaggregation"]["decode_prealloc_queue_reqs"] > 3  # type: ignore[index]
+
+
+def test_each_queue_of_a_split_engine_has_a_gauge_of_its_own() -> None:
+    with serve_scenario(find_scenario("prealloc"), start_at_s=7.0) as mocks:
         pages = [ask(f"{mock.url}/metrics").decode() for mock in mocks]
-        loads = [read_loads(mock)[0] for mock in mocks]  # type: ignore[arg-type]
     assert ['engine_type="prefill"' in page for page in pages] == [True, False]
-    assert [load["disaggregation"] for load in loads] == [{"mode": "prefill"}, {"mode": "decode"}]
-    assert all("queues" not in load for load in loads)
-    assert not any("_queue_reqs{" in page.replace("num_grammar_queue_reqs{", "") for page in pages)
+    for page, name in zip(pages, ("prefill_bootstrap", "decode_prealloc"), strict=True):
+        (told,) = re.findall(rf'^sglang:num_{name}_queue_reqs{{dp_rank="4".*}} (.*)$', page, re.MULTILINE)
+        assert float(told) > 3
+        (own,) = re.findall(r'^sglang:num_queue_reqs{dp_rank="4".*} (.*)$', page, re.MULTILINE)
+        assert float(own) == 0
 
 
 def test_every_key_of_the_configuration_is_one_that_real_ones_tell(fixtures: Path, engine: MockSglang) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dprankdiag.model.schema import ABSENT_NS
 from dprankdiag.simulate.base import Request
 from dprankdiag.simulate.disaggregation import DecodeRules, PrefillRules
 from dprankdiag.simulate.engine import serve
@@ -39,6 +40,34 @@ def test_a_decode_rank_without_running_requests_still_shows_the_queue_that_waits
     assert (outcome.publishes["waiting"][decode] > 0).any()
     assert outcome.requests["output_tokens"].tolist() == [400, 400, 2]
     assert outcome.requests["first_ns"][1] > outcome.requests["end_ns"][0]
+
+
+def test_each_waiting_request_is_in_one_queue_of_its_role() -> None:
+    requests = [ask(0, 3_000, 400, rank=0), ask(1, 3_000, 400, at_ns=1, rank=0), ask(2, 10, 2, at_ns=2_000_000, rank=1)]
+    outcome = _serve(requests, capacity=4_000)
+    for rows in (outcome.rank_steps, outcome.publishes):
+        front, back = rows["worker"] == 0, rows["worker"] == 1
+        parts = rows["prealloc"] + rows["transfer"] + rows["retracted"]
+        assert (rows["waiting"][back] == parts[back]).all()
+        assert (rows["bootstrap"][front] <= rows["waiting"][front]).all()
+        assert not (rows["bootstrap"] + rows["inflight"])[back].any()
+        assert not parts[front].any()
+    assert outcome.publishes["bootstrap"].max() == outcome.publishes["prealloc"].max() == 1
+
+
+def test_a_request_gets_its_pages_before_its_prompt_is_computed_and_its_kv_before_its_first_token() -> None:
+    requests = [ask(0, 3_000, 400, rank=0), ask(1, 3_000, 400, at_ns=1, rank=0)]
+    told = _serve(requests, capacity=4_000).requests
+    assert (told["placed_ns"] <= told["reserved_ns"]).all()
+    assert (told["reserved_ns"] < told["transferred_ns"] - TRANSFER_NS).all()
+    assert (told["transferred_ns"] <= told["first_ns"]).all()
+    assert told["reserved_ns"][1] >= told["end_ns"][0]
+
+
+def test_an_engine_that_does_both_reserves_nothing() -> None:
+    worker = Worker((SglangRules(100_000),) * RANKS, RoundRobin(RANKS), PlainCosts())
+    told = serve([ask(0, 1_000, 10)], [worker]).requests
+    assert told["reserved_ns"].tolist() == told["transferred_ns"].tolist() == [ABSENT_NS]
 
 
 def test_a_pass_that_takes_in_finished_transfers_leaves_the_rank_without_rows() -> None:
