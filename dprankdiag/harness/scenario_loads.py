@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dprankdiag.harness.scenario import Deployment, Figures, Label, Scenario, Window
 from dprankdiag.harness.scenario_parts import MS_NS, ask, compare_steps, count_by_rank, make_worker, mean_of_ranks
 from dprankdiag.harness.served_costs import ServedCosts
-from dprankdiag.simulate.base import Router
+from dprankdiag.simulate.base import Part, Request, Router
 from dprankdiag.simulate.routers.ours import RemainingPairs
 from dprankdiag.simulate.routers.sglang import REFRESH_EVERY_DISPATCH, SINCE_0_5_13, SglangController
 from dprankdiag.simulate.traffic import SECOND_NS
+from dprankdiag.simulate.workers import Publishing
 from dprankdiag.simulate.world_tables import Outcome
 
 LAYERS_OF_EXAMPLE = 78
@@ -88,15 +91,68 @@ LONG_CONTEXT = Scenario(
     deploy=_deploy_long,
     window=_LONG_WINDOW,
     trace=Label("load.context", (2,), "one"),
-    metrics=Label("load.context", (2,), "one"),
+    metrics=None,
+    metrics_lack=(
+        "they tell of four requests a rank, and no lengths: one long request among sixteen makes such pairs on some "
+        "rank whatever a router does"
+    ),
     figures=_figure_long,
+)
+
+_EVERY = 8
+_PATTERN_WINDOW = Window(6 * SECOND_NS)
+
+
+def _deploy_pattern(cured: bool) -> Deployment:
+    """Let every eighth request be long, and round robin deal them to eight ranks."""
+    costs = ServedCosts(pair_fs=400)
+    lengths = [24_000 if number % _EVERY == 5 else 2_000 for number in range(160)]
+    requests = [ask(number, number * 20 * MS_NS, length, 1_200) for number, length in enumerate(lengths)]
+    router: Router = place_by_pairs(8, 10 * MS_NS) if cured else SglangController(8, "round_robin")
+    return Deployment(requests, [make_worker(router, costs, 8)], costs)
+
+
+def _figure_pattern(outcome: Outcome, cured: Outcome) -> Figures:
+    """Compare the ranks' KV tokens: on one 24,000 a request, on the others 2,000, 12 times as many."""
+    now, then = (mean_of_ranks(run, _PATTERN_WINDOW, "kv_tokens") for run in (outcome, cured))
+    return {
+        "busiest_tokens": max(now),
+        "other_tokens": float(np.median(now)),
+        "busiest_tokens_cured": max(then),
+        **compare_steps(outcome, cured, _PATTERN_WINDOW),
+    }
+
+
+PATTERN = Scenario(
+    name="pattern",
+    title="Every eighth request is long, and there are eight ranks",
+    engine="sglang",
+    why=(
+        "An agent sends seven short requests and a long one, over and over; round robin deals them to eight ranks in "
+        "the same order. All long ones land on one rank, which has as many requests as any other and twelve times the "
+        "context."
+    ),
+    shows={
+        "loads": "as many running requests on every rank; used tokens 12 : 1",
+        "metrics": "tokens of a step (rows) even, pairs uneven",
+        "trace": "attention of one rank is longer in every layer, at as many rows",
+        "ledger": "round robin looks at no ledger",
+    },
+    cure="Any policy that is not in step with the pattern; best one that sees tokens: total_tokens, or expected pairs.",
+    deploy=_deploy_pattern,
+    window=_PATTERN_WINDOW,
+    trace=Label("load.context", (5,), "one"),
+    metrics=Label("load.context", (5,), "one"),
+    figures=_figure_pattern,
 )
 
 EXAMPLE_COSTS = ServedCosts(
     layers=LAYERS_OF_EXAMPLE,
     attention_ns=0,
     token_ps=0,
-    row_ps=35_000_000,
+    row_ps=0,
+    decode_row_ps=35_000_000,
+    pair_fs=400,
     expert_ns=248_000,
     shared_row_ps=0,
     transfer_ns=0,
@@ -128,7 +184,7 @@ def _figure_pinned(outcome: Outcome, cured: Outcome) -> Figures:
     than nearly half of it.
     """
     rows = mean_of_ranks(outcome, _PINNED_WINDOW, "decode_rows")
-    row_ns = EXAMPLE_COSTS.row_ps / 1_000
+    row_ns = EXAMPLE_COSTS.decode_row_ps / 1_000
     even_ns = sum(rows) / len(rows) * row_ns
     lost = max(rows) * row_ns - even_ns
     rest = EXAMPLE_COSTS.expert_ns
@@ -168,16 +224,23 @@ BUSY_RANK = Scenario(
 )
 
 _BURST = 20
+_OVERLAP_NS = 15 * MS_NS
+"""With overlap scheduling a rank looks at the result of a batch, and publishes, while the next one runs."""
+
+
+def _ask_cached(number: int, at_ns: int, rank: int | None = None) -> Request:
+    return Request(number, at_ns, (Part(1, 4_000), Part(number + 2, 100)), 1_500, pinned_rank=rank)
 
 
 def _deploy_burst(cured: bool) -> Deployment:
-    """Let 8 requests run on each of 8 ranks, but 7 on the last; then 20 come within 20 ms."""
+    """Let 8 requests run on each of 8 ranks, but 7 on the last; then 20 come within 20 ms. All begin with 4K tokens."""
     costs = ServedCosts()
-    steady = [ask(number, number * MS_NS, 4_000, 900, number % 8) for number in range(63)]
-    burst = [ask(63 + place, 3 * SECOND_NS + place * MS_NS, 4_000, 900) for place in range(_BURST)]
+    steady = [_ask_cached(number, number * MS_NS, number % 8) for number in range(63)]
+    burst = [_ask_cached(63 + place, 3 * SECOND_NS + place * MS_NS) for place in range(_BURST)]
     budget = SINCE_0_5_13 if cured else REFRESH_EVERY_DISPATCH
     router = SglangController(8, "total_requests", budget=budget)
-    return Deployment(steady + burst, [make_worker(router, costs, 8)], costs)
+    worker = replace(make_worker(router, costs, 8), publishing=Publishing(delay_ns=_OVERLAP_NS))
+    return Deployment(steady + burst, [worker], costs)
 
 
 _BURST_WINDOW = Window(3 * SECOND_NS)
