@@ -144,6 +144,7 @@ PATTERN = Scenario(
     trace=Label("load.context", (5,), "one"),
     metrics=Label("load.context", (5,), "one"),
     figures=_figure_pattern,
+    watch_from_s=5.0,
 )
 
 EXAMPLE_COSTS = ServedCosts(
@@ -161,15 +162,24 @@ EXAMPLE_COSTS = ServedCosts(
 """35 µs of attention a request and layer: 0.14 ms for 4, 0.42 ms for 12; what else a layer takes makes 28 ms a step."""
 
 
+_TURNS = 5
+
+
 def _deploy_pinned(cured: bool) -> Deployment:
-    """Deal 26 requests to 8 ranks: 12 to one, and 2 to each other; or one by one to the rank with the fewest."""
+    """Let 26 clients ask again and again, 12 of one rank, and 2 of each other; or of the rank with the fewest."""
     ranks = [3] * 12 + [rank for rank in range(8) if rank != 3 for _ in range(2)]
-    requests = [ask(number, number * MS_NS, 24_000, 400, None if cured else rank) for number, rank in enumerate(ranks)]
+    requests = []
+    for turn in range(_TURNS):
+        for client, rank in enumerate(ranks):
+            number = turn * len(ranks) + client
+            asked = ask(number, number * MS_NS, 24_000, 150, None if cured else rank)
+            parts = (Part(client + 1, 23_900), Part(1_000 + number, 100))
+            requests.append(replace(asked, parts=parts, follows=number - len(ranks) if turn else None))
     router = SglangController(8, "total_requests")
     return Deployment(requests, [make_worker(router, EXAMPLE_COSTS, 8)], EXAMPLE_COSTS)
 
 
-_PINNED_WINDOW = Window()
+_PINNED_WINDOW = Window(12 * SECOND_NS, steps=50)
 
 
 def _figure_pinned(outcome: Outcome, cured: Outcome) -> Figures:
@@ -177,7 +187,7 @@ def _figure_pinned(outcome: Outcome, cured: Outcome) -> Figures:
 
     Attention takes 35 µs a request and layer: 12 × 35 = 420 µs on the busy rank, 70 µs on the others. Spread evenly, 26
     requests make 3.25 a rank: 114 µs, so that 306 µs of each layer are lost; over 78 layers 24 ms, and a step of 28 ms
-    takes 52 ms. (Whole requests give 4 to some rank, 140 µs, which no router can avoid: recoverable are 22 ms.)
+    takes 52 ms. (Whole requests give 4 to some rank, 140 µs: no router wins back more than 22 ms.)
 
     There is another reading, in which a layer takes 2 ms in all. It is not used: 78 such layers make a step of 156 ms,
     which contradicts the 28 ms; what is lost in a layer would be the same 0.31 ms, but a seventh of the step rather
@@ -221,6 +231,7 @@ BUSY_RANK = Scenario(
     trace=Label("load.requests", (3,), "one"),
     metrics=Label("load.requests", (3,), "one"),
     figures=_figure_pinned,
+    watch_from_s=12.0,
 )
 
 _BURST = 20
@@ -283,6 +294,7 @@ BURST = Scenario(
     trace=Label("load.requests", (7,), "one"),
     metrics=Label("load.requests", (7,), "one"),
     figures=_figure_burst,
+    watch_from_s=3.0,
 )
 
 _PROMPT_TOKENS = 1_048_576
@@ -334,4 +346,5 @@ PREFILL = Scenario(
     trace=Label("load.prefill", (1,), "one"),
     metrics=Label("load.prefill", (1,), "one"),
     figures=_figure_prefill,
+    watch_from_s=2.0,
 )

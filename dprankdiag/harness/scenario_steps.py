@@ -87,7 +87,7 @@ def _deploy_tail(cured: bool) -> Deployment:
     """Let eight vLLM engines serve a batch of requests, of which one is long: the others keep step with dummies."""
     costs = ServedCosts()
     requests = [ask(number, number * MS_NS, 2_000, 120) for number in range(64)]
-    long = [ask(64 + place, 64 * MS_NS, 24_000, 1_200, None if cured else _TAIL) for place in range(8)]
+    long = [ask(64 + place, 64 * MS_NS, 24_000, 2_400, None if cured else _TAIL) for place in range(8)]
     worker = Worker(
         (VllmRules(POOL_TOKENS),) * 8,
         VllmRouter(Layout(8)),
@@ -135,6 +135,7 @@ TAIL = Scenario(
     trace=Label("load.idle", (_TAIL,), "one"),
     metrics=Label("load.idle", (_TAIL,), "one"),
     figures=_figure_tail,
+    watch_from_s=9.0,
 )
 
 # --- a hot group of experts in each layer ---
@@ -222,7 +223,7 @@ EXPERTS = Scenario(
 
 def _deploy_even(cured: bool) -> Deployment:
     costs = ServedCosts()
-    requests = [ask(number, number * MS_NS, 4_000, 600) for number in range(96)]
+    requests = [ask(number, number * MS_NS, 4_000, 2_000) for number in range(96)]
     return Deployment(requests, [make_worker(SglangController(8, "total_tokens"), costs, 8)], costs)
 
 
@@ -250,4 +251,5 @@ EVEN = Scenario(
     trace=Label(None),
     metrics=Label(None),
     figures=_figure_even,
+    watch_from_s=1.0,
 )
