@@ -362,7 +362,22 @@ def _find_prompts(seen: LedgerView) -> LoadFound | None:
     more_rows = _ratio(rows, high.mask) if rows is not None and rows.uneven is not None else None
     if more_rows is not None and log(max(more_rows, 1e-9)) >= EXPLAINS * log(high.ratio):
         return None
+    if rows is not None and rows.uneven is not None and _decodes_more(seen, rows, computed, high.mask):
+        return None
     return LoadFound("prefill", high.mask, high.score, high.work_ratio, (computed,))
+
+
+def _decodes_more(seen: LedgerView, rows: Quantity, computed: Quantity, mask: BoolArray) -> bool:
+    """Tell whether requests add more tokens to the steps of some ranks by decoding than by their prompts.
+
+    Requests that all come to one rank bring their prompts to it, of which the others have none.
+    """
+    if seen.window.steps is None or rows.uneven is None or not (rows.uneven.mask & mask).any():
+        return False
+    by_rows, by_prompts = (
+        float(np.nanmean(one.values[mask]) - np.nan_to_num(one.values[~mask]).mean()) for one in (rows, computed)
+    )
+    return by_rows * seen.window.steps >= by_prompts
 
 
 def _find_misses(seen: LedgerView) -> LoadFound | None:

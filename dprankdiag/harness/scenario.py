@@ -105,8 +105,9 @@ class Scenario:
         deploy: the deployment as it is, or with the cure.
         window: what a trace of it holds.
         trace: what is to be found in that trace.
-        metrics: what is to be found by metrics of the whole run; none where they cannot carry it.
+        metrics: what is to be found by metrics; none where they cannot carry it.
         metrics_lack: why they cannot.
+        watch_from_s: whoever watches from that second on, for ten seconds, sees it in the metrics.
         figures: numbers worked out from the run as it is and the cured one.
         model, chip: whose kernels a trace shows.
         faults: of the trace, beside the batches; the world of a kernel has experts, that of a request has none.
@@ -124,6 +125,7 @@ class Scenario:
     metrics: Label | None
     figures: Callable[[Outcome, Outcome], Figures]
     metrics_lack: str = ""
+    watch_from_s: float = 0.0
     model: Model = "deepseek-v3"
     chip: Chip = "h200"
     faults: tuple[Fault, ...] = ()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dprankdiag.harness.scenario import Deployment, Figures, Label, Scenario, Window
 from dprankdiag.harness.scenario_parts import MS_NS, ask, compare_steps, count_by_rank, make_worker, mean_of_ranks
 from dprankdiag.harness.served_costs import ServedCosts
-from dprankdiag.simulate.base import Router
+from dprankdiag.simulate.base import Part, Request, Router
 from dprankdiag.simulate.routers.ours import RemainingPairs
 from dprankdiag.simulate.routers.sglang import REFRESH_EVERY_DISPATCH, SINCE_0_5_13, SglangController
 from dprankdiag.simulate.traffic import SECOND_NS
+from dprankdiag.simulate.workers import Publishing
 from dprankdiag.simulate.world_tables import Outcome
 
 LAYERS_OF_EXAMPLE = 78
@@ -88,15 +91,69 @@ LONG_CONTEXT = Scenario(
     deploy=_deploy_long,
     window=_LONG_WINDOW,
     trace=Label("load.context", (2,), "one"),
-    metrics=Label("load.context", (2,), "one"),
+    metrics=None,
+    metrics_lack=(
+        "they tell of four requests a rank, and no lengths: one long request among sixteen makes such pairs on some "
+        "rank whatever a router does"
+    ),
     figures=_figure_long,
+)
+
+_EVERY = 8
+_PATTERN_WINDOW = Window(6 * SECOND_NS)
+
+
+def _deploy_pattern(cured: bool) -> Deployment:
+    """Let every eighth request be long, and round robin deal them to eight ranks."""
+    costs = ServedCosts(pair_fs=400)
+    lengths = [24_000 if number % _EVERY == 5 else 2_000 for number in range(160)]
+    requests = [ask(number, number * 20 * MS_NS, length, 1_200) for number, length in enumerate(lengths)]
+    router: Router = place_by_pairs(8, 10 * MS_NS) if cured else SglangController(8, "round_robin")
+    return Deployment(requests, [make_worker(router, costs, 8)], costs)
+
+
+def _figure_pattern(outcome: Outcome, cured: Outcome) -> Figures:
+    """Compare the ranks' KV tokens: on one 24,000 a request, on the others 2,000, 12 times as many."""
+    now, then = (mean_of_ranks(run, _PATTERN_WINDOW, "kv_tokens") for run in (outcome, cured))
+    return {
+        "busiest_tokens": max(now),
+        "other_tokens": float(np.median(now)),
+        "busiest_tokens_cured": max(then),
+        **compare_steps(outcome, cured, _PATTERN_WINDOW),
+    }
+
+
+PATTERN = Scenario(
+    name="pattern",
+    title="Every eighth request is long, and there are eight ranks",
+    engine="sglang",
+    why=(
+        "An agent sends seven short requests and a long one, over and over; round robin deals them to eight ranks in "
+        "the same order. All long ones land on one rank, which has as many requests as any other and twelve times the "
+        "context."
+    ),
+    shows={
+        "loads": "as many running requests on every rank; used tokens 12 : 1",
+        "metrics": "tokens of a step (rows) even, pairs uneven",
+        "trace": "attention of one rank is longer in every layer, at as many rows",
+        "ledger": "round robin looks at no ledger",
+    },
+    cure="Any policy that is not in step with the pattern; best one that sees tokens: total_tokens, or expected pairs.",
+    deploy=_deploy_pattern,
+    window=_PATTERN_WINDOW,
+    trace=Label("load.context", (5,), "one"),
+    metrics=Label("load.context", (5,), "one"),
+    figures=_figure_pattern,
+    watch_from_s=5.0,
 )
 
 EXAMPLE_COSTS = ServedCosts(
     layers=LAYERS_OF_EXAMPLE,
     attention_ns=0,
     token_ps=0,
-    row_ps=35_000_000,
+    row_ps=0,
+    decode_row_ps=35_000_000,
+    pair_fs=400,
     expert_ns=248_000,
     shared_row_ps=0,
     transfer_ns=0,
@@ -105,15 +162,24 @@ EXAMPLE_COSTS = ServedCosts(
 """35 µs of attention a request and layer: 0.14 ms for 4, 0.42 ms for 12; what else a layer takes makes 28 ms a step."""
 
 
+_TURNS = 5
+
+
 def _deploy_pinned(cured: bool) -> Deployment:
-    """Deal 26 requests to 8 ranks: 12 to one, and 2 to each other; or one by one to the rank with the fewest."""
+    """Let 26 clients ask again and again, 12 of one rank, and 2 of each other; or of the rank with the fewest."""
     ranks = [3] * 12 + [rank for rank in range(8) if rank != 3 for _ in range(2)]
-    requests = [ask(number, number * MS_NS, 24_000, 400, None if cured else rank) for number, rank in enumerate(ranks)]
+    requests = []
+    for turn in range(_TURNS):
+        for client, rank in enumerate(ranks):
+            number = turn * len(ranks) + client
+            asked = ask(number, number * MS_NS, 24_000, 150, None if cured else rank)
+            parts = (Part(client + 1, 23_900), Part(1_000 + number, 100))
+            requests.append(replace(asked, parts=parts, follows=number - len(ranks) if turn else None))
     router = SglangController(8, "total_requests")
     return Deployment(requests, [make_worker(router, EXAMPLE_COSTS, 8)], EXAMPLE_COSTS)
 
 
-_PINNED_WINDOW = Window()
+_PINNED_WINDOW = Window(12 * SECOND_NS, steps=50)
 
 
 def _figure_pinned(outcome: Outcome, cured: Outcome) -> Figures:
@@ -121,14 +187,14 @@ def _figure_pinned(outcome: Outcome, cured: Outcome) -> Figures:
 
     Attention takes 35 µs a request and layer: 12 × 35 = 420 µs on the busy rank, 70 µs on the others. Spread evenly, 26
     requests make 3.25 a rank: 114 µs, so that 306 µs of each layer are lost; over 78 layers 24 ms, and a step of 28 ms
-    takes 52 ms. (Whole requests give 4 to some rank, 140 µs, which no router can avoid: recoverable are 22 ms.)
+    takes 52 ms. (Whole requests give 4 to some rank, 140 µs: no router wins back more than 22 ms.)
 
     There is another reading, in which a layer takes 2 ms in all. It is not used: 78 such layers make a step of 156 ms,
     which contradicts the 28 ms; what is lost in a layer would be the same 0.31 ms, but a seventh of the step rather
     than nearly half of it.
     """
     rows = mean_of_ranks(outcome, _PINNED_WINDOW, "decode_rows")
-    row_ns = EXAMPLE_COSTS.row_ps / 1_000
+    row_ns = EXAMPLE_COSTS.decode_row_ps / 1_000
     even_ns = sum(rows) / len(rows) * row_ns
     lost = max(rows) * row_ns - even_ns
     rest = EXAMPLE_COSTS.expert_ns
@@ -165,19 +231,27 @@ BUSY_RANK = Scenario(
     trace=Label("load.requests", (3,), "one"),
     metrics=Label("load.requests", (3,), "one"),
     figures=_figure_pinned,
+    watch_from_s=12.0,
 )
 
 _BURST = 20
+_OVERLAP_NS = 15 * MS_NS
+"""With overlap scheduling a rank looks at the result of a batch, and publishes, while the next one runs."""
+
+
+def _ask_cached(number: int, at_ns: int, rank: int | None = None) -> Request:
+    return Request(number, at_ns, (Part(1, 4_000), Part(number + 2, 100)), 1_500, pinned_rank=rank)
 
 
 def _deploy_burst(cured: bool) -> Deployment:
-    """Let 8 requests run on each of 8 ranks, but 7 on the last; then 20 come within 20 ms."""
+    """Let 8 requests run on each of 8 ranks, but 7 on the last; then 20 come within 20 ms. All begin with 4K tokens."""
     costs = ServedCosts()
-    steady = [ask(number, number * MS_NS, 4_000, 900, number % 8) for number in range(63)]
-    burst = [ask(63 + place, 3 * SECOND_NS + place * MS_NS, 4_000, 900) for place in range(_BURST)]
+    steady = [_ask_cached(number, number * MS_NS, number % 8) for number in range(63)]
+    burst = [_ask_cached(63 + place, 3 * SECOND_NS + place * MS_NS) for place in range(_BURST)]
     budget = SINCE_0_5_13 if cured else REFRESH_EVERY_DISPATCH
     router = SglangController(8, "total_requests", budget=budget)
-    return Deployment(steady + burst, [make_worker(router, costs, 8)], costs)
+    worker = replace(make_worker(router, costs, 8), publishing=Publishing(delay_ns=_OVERLAP_NS))
+    return Deployment(steady + burst, [worker], costs)
 
 
 _BURST_WINDOW = Window(3 * SECOND_NS)
@@ -220,6 +294,7 @@ BURST = Scenario(
     trace=Label("load.requests", (7,), "one"),
     metrics=Label("load.requests", (7,), "one"),
     figures=_figure_burst,
+    watch_from_s=3.0,
 )
 
 _PROMPT_TOKENS = 1_048_576
@@ -271,4 +346,5 @@ PREFILL = Scenario(
     trace=Label("load.prefill", (1,), "one"),
     metrics=Label("load.prefill", (1,), "one"),
     figures=_figure_prefill,
+    watch_from_s=2.0,
 )

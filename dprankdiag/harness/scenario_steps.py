@@ -8,7 +8,7 @@ from dprankdiag.harness.faults import hot_expert
 from dprankdiag.harness.scenario import Deployment, Figures, Label, Scenario, Window
 from dprankdiag.harness.scenario_parts import MS_NS, POOL_TOKENS, ask, compare_steps, make_worker
 from dprankdiag.harness.served_costs import ServedCosts
-from dprankdiag.simulate.base import FloatArray
+from dprankdiag.simulate.base import FloatArray, Request
 from dprankdiag.simulate.expert_balance import measure_excess, share_tokens, sum_by_gpu
 from dprankdiag.simulate.experts import Placement, place_experts, place_in_order
 from dprankdiag.simulate.lockstep import LockstepRules
@@ -27,19 +27,17 @@ _LAZY = 6
 
 
 def _deploy_graphs(cured: bool) -> Deployment:
-    """Let seven ranks decode all the time, and one only for two thirds of it."""
+    """Let all ranks get as many requests in rounds; those of one rank are shorter and end before the next come."""
     costs = ServedCosts()
-    requests = [ask(0, rank, 3_000, 1_200, rank) for rank in range(8) for _ in range(6) if rank != _LAZY]
-    every_ns = 400 * MS_NS
-    requests += [ask(0, turn * every_ns, 64, 42, _LAZY) for turn in range(30) for _ in range(6)]
-    requests.sort(key=lambda request: request.arrival_ns)
-    numbered = [
-        ask(number, request.arrival_ns, request.prompt_tokens, request.output_tokens, request.pinned_rank)
-        for number, request in enumerate(requests)
-    ]
+    requests: list[Request] = []
+    for turn in range(30):
+        for place in range(48):
+            rank = place % 8
+            output = 42 if rank == _LAZY else 90
+            requests.append(ask(len(requests), turn * 400 * MS_NS, 64, output, rank))
     meeting = LockstepRules(idle_in_graph=cured)
     worker = Worker((SglangRules(POOL_TOKENS),) * 8, SglangController(8, "round_robin"), costs, meeting)
-    return Deployment(numbered, [worker], costs)
+    return Deployment(requests, [worker], costs)
 
 
 _GRAPH_WINDOW = Window(2 * SECOND_NS, decodes=False, steps=150)
@@ -89,7 +87,7 @@ def _deploy_tail(cured: bool) -> Deployment:
     """Let eight vLLM engines serve a batch of requests, of which one is long: the others keep step with dummies."""
     costs = ServedCosts()
     requests = [ask(number, number * MS_NS, 2_000, 120) for number in range(64)]
-    long = [ask(64 + place, 64 * MS_NS, 24_000, 1_200, None if cured else _TAIL) for place in range(8)]
+    long = [ask(64 + place, 64 * MS_NS, 24_000, 2_400, None if cured else _TAIL) for place in range(8)]
     worker = Worker(
         (VllmRules(POOL_TOKENS),) * 8,
         VllmRouter(Layout(8)),
@@ -137,6 +135,7 @@ TAIL = Scenario(
     trace=Label("load.idle", (_TAIL,), "one"),
     metrics=Label("load.idle", (_TAIL,), "one"),
     figures=_figure_tail,
+    watch_from_s=9.0,
 )
 
 # --- a hot group of experts in each layer ---
@@ -224,7 +223,7 @@ EXPERTS = Scenario(
 
 def _deploy_even(cured: bool) -> Deployment:
     costs = ServedCosts()
-    requests = [ask(number, number * MS_NS, 4_000, 600) for number in range(96)]
+    requests = [ask(number, number * MS_NS, 4_000, 2_000) for number in range(96)]
     return Deployment(requests, [make_worker(SglangController(8, "total_tokens"), costs, 8)], costs)
 
 
@@ -252,4 +251,5 @@ EVEN = Scenario(
     trace=Label(None),
     metrics=Label(None),
     figures=_figure_even,
+    watch_from_s=1.0,
 )

@@ -7,6 +7,7 @@ from dprankdiag.harness.scenario import Scenario
 
 _ALL = (
     scenario_loads.LONG_CONTEXT,
+    scenario_loads.PATTERN,
     scenario_loads.BUSY_RANK,
     scenario_loads.BURST,
     scenario_loads.PREFILL,

@@ -25,7 +25,7 @@ class ServedCosts:
         read_tokens: tokens at most that attention reads for each row or prompt token (top-k sparse attention); none
             for all.
         index_ps: for each KV token that the indexer of sparse attention looks at.
-        row_ps: for each row before the gather.
+        row_ps, decode_row_ps: for each row before the gather, and for one that decodes besides.
         pair_fs: for each pair of a prompt, in fs.
         expert_ns: work behind the gather at no rows.
         shared_row_ps: for each row of all ranks behind it.
@@ -42,6 +42,7 @@ class ServedCosts:
     read_tokens: int | None = None
     index_ps: int = 0
     row_ps: int = 30_000
+    decode_row_ps: int = 0
     pair_fs: int = 20_000
     expert_ns: int = 60_000
     shared_row_ps: int = 20_000
@@ -59,6 +60,7 @@ class ServedCosts:
             read * self.token_ps
             + work.kv_tokens * self.index_ps
             + rows * self.row_ps
+            + work.decode_rows * self.decode_row_ps
             + self.count_pairs(work.prompt_pairs, work.prompt_tokens) * self.pair_fs // PS_PER_NS
         )
         own_ns = np.where(rows > 0, self.attention_ns, 0) + own_ps // PS_PER_NS
