@@ -30,7 +30,8 @@ class LedgerStale:
     publish; a router that believes it sends the rank too much or too little.
 
     *Why it happens*: one rank's publisher failed or its node is not reached; if the snapshots of all ranks stop at
-    once, one scheduler hangs and holds the gather that all take part in.
+    once, one scheduler hangs and holds the gather that all take part in, or one step takes as long; if their counters
+    grow all the same, the publishing alone has stopped.
 
     *How we tell it apart*: stamps of the ranks are compared with the freshest of them, never with another host's
     clock; a snapshot is stale when five seconds and three publishing intervals have passed since. A
@@ -86,19 +87,35 @@ def _claim(cause: str, seen: LedgerView, old: BoolArray, ages_s: FloatArray) -> 
     )
 
 
-def _counts(seen: LedgerView) -> bool:
-    return any(name in seen.window.ledger.values for name in ("scheduled_tokens", "decode_tokens", "prefill_tokens"))
-
-
 def _claim_all(cause: str, seen: LedgerView, elapsed_s: float) -> UntimedClaim:
-    text = f"no rank has published its load for {elapsed_s:.0f} s: one hung scheduler stops the snapshots of all"
+    text = f"no rank has published its load for {elapsed_s:.0f} s"
     return UntimedClaim(
         cause,
         (),
         "all",
-        text,
+        f"{text}: {_explain(seen)}",
         (Evidence("snapshot_age_ns", elapsed_s * 1e9, "ns", text, 0.0),),
         (Alternative("stall.absent", "Flight Recorder dumps of all ranks, which show who is absent"),),
         0.6,
         seen.window.span_ns,
     )
+
+
+def _explain(seen: LedgerView) -> str:
+    """Say what stops the snapshots of all ranks, by whether their work goes on.
+
+    Steps that are counted are more than several snapshots take, by the age from which these are stale. Where only
+    tokens are, they may have come before a hang.
+    """
+    hangs = "one hung scheduler stops the snapshots of all, and so does a single step that takes as long"
+    if not _counts(seen):
+        return f"{hangs}; counters of work, which /metrics has, are not told"
+    if seen.moving.any() and seen.window.steps:
+        return f"counters tell {seen.window.steps:.0f} steps meanwhile, so that what publishes the loads has stopped"
+    if seen.moving.any():
+        return "counters of their work grew meanwhile: what publishes the loads has stopped, or a scheduler hangs since"
+    return f"counters of their work stand still as well; {hangs}"
+
+
+def _counts(seen: LedgerView) -> bool:
+    return any(name in seen.window.ledger.values for name in ("scheduled_tokens", "decode_tokens", "prefill_tokens"))
