@@ -41,6 +41,8 @@ _QUANTITIES = {
 LESS = 0.8
 """Share of the others' wait up to which a shorter one speaks for holding them up."""
 
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6))
+
 COUNTED = ("scheduled_pairs", "prefill_tokens")
 """Sources that steps add to; all others are looked at once a moment."""
 
@@ -207,7 +209,8 @@ def show(value: float, unit: str) -> str:
     if unit == "ratio":
         return f"{100 * value:.0f} %"
     if abs(value) >= 1e7:
-        return f"{value / 1e6:.3g} M"
+        prefix, size = next((name, size) for name, size in _PREFIXES if abs(value) >= 0.9995 * size)
+        return f"{value / size:.3g} {prefix}"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.3g}"
 
 
