@@ -101,9 +101,11 @@ def tell_chance(seen: LedgerView) -> str | None:
     if chance is None:
         return None
     more = "; ".join(item.text for item in tell_quantity(seen, chance.shown_by, chance.mask))
-    few = "an unknown number of requests" if chance.requests is None else f"{chance.requests:.2g} requests a rank"
-    enough = _ENOUGH.get(chance.kind, "chance deals so few as unevenly")
-    return f"{name_numbers(seen.names_of(chance.mask))}: {more}, with {few}: {enough}"
+    few = "of how many requests, nothing tells"
+    if chance.requests is not None:
+        few = f"with {chance.requests:.2g} requests a rank"
+    enough = _ENOUGH.get(chance.kind, "chance deals a few as unevenly")
+    return f"{name_numbers(seen.names_of(chance.mask))}: {more}, {few}: {enough}"
 
 
 def claim_ledger_load(seen: LedgerView, cause: str, kind: Kind, says: str) -> Iterator[UntimedClaim]:

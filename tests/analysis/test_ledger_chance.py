@@ -66,6 +66,18 @@ def test_nothing_is_told_to_be_chance_that_is_even_or_named(given: Mapping[str, 
     assert find_chance(view(given)) is None
 
 
+def test_where_nothing_counts_requests_the_page_says_so() -> None:
+    gauges = {
+        "load_running_requests": None,
+        "load_waiting_requests": None,
+        "load_used_tokens": {"all": 34000, 2: 70000},
+    }
+    counters = {"scheduled_pairs": {"all": 3.0e7, 2: 6.0e7}, "scheduled_tokens": None, "decode_tokens": None}
+    said = diagnose_view(view({"gauges": gauges, "counters": counters}))
+    (told,) = [item for item in said.abstentions if item.cause == "load.unknown"]
+    assert told.reason.endswith("(2 ×), of how many requests, nothing tells: chance deals a few as unevenly")
+
+
 def test_the_page_says_who_has_more_and_what_would_tell_more() -> None:
     said = diagnose_view(view(FEW))
     assert (said.status, said.findings) == ("inconclusive", ())
