@@ -314,8 +314,9 @@ _PREFILL_WINDOW = Window(2 * SECOND_NS + 100 * MS_NS, decodes=False)
 
 def _figure_prefill(outcome: Outcome, cured: Outcome) -> Figures:
     """Count the steps that a prompt holds up: 1,048,576 tokens in chunks of 8,192 are 128 steps."""
-    rows = outcome.rank_steps
-    chunks = rows["prompt_tokens"][(rows["rank"] == 1) & (rows["prompt_tokens"] > 0)]
+    rows, steps = outcome.rank_steps, outcome.steps
+    later = np.isin(rows["step"], steps["step"][steps["start_ns"] >= 2 * SECOND_NS])
+    chunks = rows["prompt_tokens"][later & (rows["rank"] == 1) & (rows["prompt_tokens"] > 0)]
     return {
         "prompt_tokens": _PROMPT_TOKENS,
         "chunk_tokens": int(chunks.max()),
