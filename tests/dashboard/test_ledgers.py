@@ -37,8 +37,8 @@ def read_page(place: Place) -> str:
 
 def test_the_page_says_how_old_and_how_wrong_each_ledger_was() -> None:
     text = read_page(Place("/ledger"))
-    assert "The controller was off by up to 19 requests, up to 53.1 ms old." in text
-    assert "The scheduler was off by up to 3 requests." in text
+    assert "The controller was off by up to 19 requests, up to 0.11 s old." in text
+    assert "The scheduler was off by up to 6 requests." in text
     assert "16 of 83 dispatches, as it is." in text
 
 

@@ -52,13 +52,16 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.18", "0.5.23"])
-def test_watch_names_the_rank_that_holds_long_requests(version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "cause"), [("0.5.9", "load.context"), ("0.5.18", "load.context"), ("0.5.23", "load.prefill")]
+)
+def test_watch_names_the_rank_that_gets_long_requests(version: str, cause: str) -> None:
+    """Long prompts come and are held; a release that counts pairs shows that computing them makes most of these."""
     outcome, engine = serve_sglang(long=True)
     clock = Clock()
     with MockSglang(outcome, replace(engine, version=version), clock=clock, start_at_s=START_S) as mock:
         last = watch([mock], clock)[-1]
-    assert name_findings(last.diagnosis) == [("load.context", (LONG_RANK,))]
+    assert name_findings(last.diagnosis) == [(cause, (LONG_RANK,))]
 
 
 def test_watch_says_nothing_of_even_ranks_at_any_tick() -> None:
@@ -104,7 +107,7 @@ def test_two_snapshots_of_metrics_and_loads_name_the_rank(tmp_path: Path) -> Non
     result = run("analyze", *paths, "--format", "json")
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
-    assert [(finding["cause"], finding["ranks"]) for finding in told["findings"]] == [("load.context", [LONG_RANK])]
+    assert [(finding["cause"], finding["ranks"]) for finding in told["findings"]] == [("load.prefill", [LONG_RANK])]
 
 
 def test_a_recording_of_a_mock_names_the_rank(tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ def test_a_recording_of_a_mock_names_the_rank(tmp_path: Path) -> None:
             recorder.write(poller.poll(), round(clock() * NS_PER_S))
             clock.now_s += 1.0
     told = json.loads(run("analyze", path, "--format", "json").stdout)
-    assert [(finding["cause"], finding["ranks"]) for finding in told["findings"]] == [("load.context", [LONG_RANK])]
+    assert [(finding["cause"], finding["ranks"]) for finding in told["findings"]] == [("load.prefill", [LONG_RANK])]
 
 
 def test_the_commands_ask_a_mock_as_they_ask_an_engine(tmp_path: Path) -> None:
@@ -131,7 +134,10 @@ def test_the_commands_ask_a_mock_as_they_ask_an_engine(tmp_path: Path) -> None:
     assert (checkup["engine"], checkup["version"], len(checkup["ranks"])) == ("sglang", "0.5.23", RANKS)
     assert checkup["missing_ranks"] == []
     told = json.loads(once.stdout)
-    assert [(finding["cause"], finding["ranks"]) for finding in told["findings"]] == [("load.context", [LONG_RANK])]
+    (finding,) = told["findings"]
+    # In real time the seconds looked at vary: with more or fewer prompts among them.
+    assert finding["cause"] in ("load.context", "load.prefill")
+    assert finding["ranks"] == [LONG_RANK]
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])

@@ -64,10 +64,10 @@ def test_what_is_counted_when_it_is_sent_is_never_wrong_in_requests() -> None:
 
 
 def test_the_scheduler_leaves_out_the_prompts_that_its_step_computes() -> None:
-    # 8,192 tokens a step: two prompts of 4,000 and the beginning of a third.
+    # The first six wait for the step under way to end; the next one takes them up, and neither runs nor queues them.
     errors = [each.scheduler.requests_error for each in list_free(keep("burst").runs[0])]
-    assert errors[:4] == [0] * 4
-    assert set(errors[4:]) == {-3}
+    assert errors[:6] == [0] * 6
+    assert set(errors[6:]) == {-6}
 
 
 @pytest.mark.parametrize("place, budget", [(0, REFRESH_EVERY_DISPATCH), (1, SINCE_0_5_13)], ids=["as it is", "cured"])

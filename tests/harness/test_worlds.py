@@ -146,10 +146,17 @@ def test_uniform_slowness_blames_nobody() -> None:
     assert (true.who, true.ranks) == ("all", ())
 
 
+SERVED = ("scenario", "served", "mock")
+"""Beginnings of the names of files that serve requests; the others build worlds of kernels or of ledgers."""
+
+
 def test_the_harness_imports_nothing_of_what_it_tests() -> None:
     for path in sorted(Path(dprankdiag.harness.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             ours = [name for name in names if name.startswith("dprankdiag")]
-            assert all(name.startswith("dprankdiag.harness") for name in ours), path.name
+            served = ("simulate", "model", "errors", "units") if path.name.startswith(SERVED) else ()
+            allowed = tuple(f"dprankdiag.{room}" for room in ("harness", *served))
+            assert all(name.startswith(allowed) for name in ours), path.name
+            assert "dprankdiag.simulate.counterfactual" not in ours, path.name
