@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -137,7 +138,7 @@ class RankRules(Protocol):
         """Make a rank without work."""
 
 
-class PooledRank:
+class PooledRank(ABC):
     """A rank whose requests share a pool of KV pages.
 
     Attributes:
@@ -155,9 +156,9 @@ class PooledRank:
         self.credit = Credit(acceptance)
         self._orders = 0
 
+    @abstractmethod
     def levels(self, now_ns: int) -> Levels:
         """Tell how full the rank is, as its scheduler counts."""
-        raise NotImplementedError
 
     def load(self, now_ns: int) -> Load:
         """Tell the load as it is."""
