@@ -17,7 +17,7 @@ def list_scenarios() -> list[dict[str, str]]:
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     """Run a scenario with and without its cure, and tell the numbers that follow, and what its recording should say."""
     outcome, cured = scenario.serve(), scenario.serve(cured=True)
-    _, facts = trace_scenario(scenario)
+    _, facts = trace_scenario(scenario, outcome)
     return {
         "name": scenario.name,
         "title": scenario.title,

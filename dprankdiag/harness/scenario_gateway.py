@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dprankdiag.harness.scenario import Deployment, Figures, Label, Scenario, Window
-from dprankdiag.harness.scenario_parts import MS_NS, ask, compare_steps, make_worker
+from dprankdiag.harness.scenario_parts import MS_NS, ask, compare_steps, make_worker, mean_first_ns
 from dprankdiag.harness.served_costs import ServedCosts
 from dprankdiag.simulate.routers.gateway import POLL_NS, Gateway
 from dprankdiag.simulate.routers.sglang import SglangController
@@ -43,8 +43,8 @@ def _figure_polled(outcome: Outcome, cured: Outcome) -> Figures:
     return {
         "share_of_busiest": _share_busiest(outcome),
         "share_of_busiest_cured": _share_busiest(cured),
-        "first_token_ns": _mean_first_ns(outcome),
-        "first_token_cured_ns": _mean_first_ns(cured),
+        "first_token_ns": mean_first_ns(outcome),
+        "first_token_cured_ns": mean_first_ns(cured),
         **compare_steps(outcome, cured, _POLLED_WINDOW),
     }
 
@@ -55,10 +55,6 @@ def _share_busiest(outcome: Outcome) -> float:
     here = (requests["arrival_ns"] >= POLL_NS) & (requests["arrival_ns"] < 2 * POLL_NS)
     counts = np.bincount(requests["worker"][here], minlength=_WORKERS)
     return float(counts.max() / counts.sum())
-
-
-def _mean_first_ns(outcome: Outcome) -> int:
-    return int((outcome.requests["first_ns"] - outcome.requests["arrival_ns"]).mean())
 
 
 POLLED = Scenario(

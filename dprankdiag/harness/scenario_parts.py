@@ -50,3 +50,10 @@ def count_by_rank(outcome: Outcome, ranks: int, first: int = 0, last: int | None
     chosen = (numbers >= first) & (numbers < (len(numbers) if last is None else last))
     counts: IntArray = np.bincount(outcome.requests["rank"][chosen], minlength=ranks)
     return counts
+
+
+def mean_first_ns(outcome: Outcome, rank: int | None = None, first: int = 0) -> int:
+    """Give the mean time to the first token of requests from a number on, or of those that one rank decodes."""
+    requests = outcome.requests
+    here = (requests["request"] >= first) & ((requests["rank"] == rank) | (rank is None))
+    return int((requests["first_ns"] - requests["arrival_ns"])[here].mean())

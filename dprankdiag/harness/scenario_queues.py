@@ -14,6 +14,7 @@ from dprankdiag.harness.scenario_parts import (
     compare_steps,
     count_by_rank,
     make_worker,
+    mean_first_ns,
     mean_of_ranks,
 )
 from dprankdiag.harness.served_costs import ServedCosts
@@ -68,8 +69,8 @@ def _figure_cached(outcome: Outcome, cured: Outcome) -> Figures:
         "computed_tokens": int(np.median(computed)),
         "most_on_one_rank": int(first.max()),
         "most_on_one_rank_cured": int(count_by_rank(cured, 8, _FIRST_ROUND, _FIRST_ROUND + 17).max()),
-        "first_token_ns": _mean_first_ns(outcome, first=_FIRST_ROUND),
-        "first_token_cured_ns": _mean_first_ns(cured, first=_FIRST_ROUND),
+        "first_token_ns": mean_first_ns(outcome, first=_FIRST_ROUND),
+        "first_token_cured_ns": mean_first_ns(cured, first=_FIRST_ROUND),
     }
 
 
@@ -181,16 +182,9 @@ def _figure_rooms(outcome: Outcome, cured: Outcome) -> Figures:
         "requests_a_rank": float(mean),
         "chance_spread": float(np.sqrt(_ROOM_REQUESTS * (1 / 8) * (7 / 8))),
         "most_on_one_rank": int(counts.max()),
-        "first_token_ns": _mean_first_ns(outcome),
-        "first_token_cured_ns": _mean_first_ns(cured),
+        "first_token_ns": mean_first_ns(outcome),
+        "first_token_cured_ns": mean_first_ns(cured),
     }
-
-
-def _mean_first_ns(outcome: Outcome, rank: int | None = None, first: int = 0) -> int:
-    """Give the mean time to the first token of requests from a number on, or of those that one rank decodes."""
-    requests = outcome.requests
-    here = (requests["request"] >= first) & ((requests["rank"] == rank) | (rank is None))
-    return int((requests["first_ns"] - requests["arrival_ns"])[here].mean())
 
 
 ROOMS = Scenario(
@@ -247,9 +241,9 @@ def _figure_prealloc(outcome: Outcome, cured: Outcome) -> Figures:
         "running_elsewhere": float(np.median(running)),
         "waiting": waiting[_FULL],
         "waiting_elsewhere": float(np.median(waiting)),
-        "first_token_ns": _mean_first_ns(outcome, _FULL),
-        "first_token_elsewhere_ns": _mean_first_ns(outcome),
-        "first_token_cured_ns": _mean_first_ns(cured, _FULL),
+        "first_token_ns": mean_first_ns(outcome, _FULL),
+        "first_token_elsewhere_ns": mean_first_ns(outcome),
+        "first_token_cured_ns": mean_first_ns(cured, _FULL),
     }
 
 

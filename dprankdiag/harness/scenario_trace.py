@@ -74,14 +74,18 @@ def build_world(scenario: Scenario, dealt: Dealt) -> World:
     )
 
 
-def trace_scenario(scenario: Scenario) -> tuple[World, Facts]:
-    """Serve a scenario and take the world of its trace, and what is true of that.
+def trace_scenario(scenario: Scenario, outcome: Outcome | None = None) -> tuple[World, Facts]:
+    """Take the world of a scenario's trace, and what is true of that.
+
+    Args:
+        scenario: as it is.
+        outcome: what serving it gave; served anew where none is at hand.
 
     Raises:
         ValueError: it runs no steps that fit its window.
     """
     deployment = scenario.deploy(False)
-    dealt = deal_steps(deployment.serve(), scenario.window, deployment.costs)
+    dealt = deal_steps(outcome or deployment.serve(), scenario.window, deployment.costs)
     world = build_world(scenario, dealt)
     if scenario.faults:
         return world, learn_facts(Case(scenario.name, world), world)
