@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from dprankdiag.collectors.http import Access
     from dprankdiag.model.checkup import Checkup
     from dprankdiag.model.comparison import Comparison
+    from dprankdiag.model.ledgers import LedgerFile
     from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
     from dprankdiag.pipelines.record import Asker
+    from dprankdiag.pipelines.stored_span import StoredQuestion
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -80,6 +82,13 @@ def examine_targets(targets: Sequence[str], access: Access) -> Sequence[Checkup]
     return examine(targets, access)
 
 
+def ask_servers(question: StoredQuestion, access: Access, progress: Progress | None) -> Sequence[LedgerFile]:
+    """Read a span of what Prometheus servers store of engines."""
+    from dprankdiag.pipelines.stored_span import read_servers
+
+    return read_servers(question, access, progress)
+
+
 def load_cause_catalog() -> Mapping[str, Cause]:
     """Load what the catalogue says of each cause."""
     from dprankdiag.catalog.causes import load_causes
@@ -107,6 +116,7 @@ class Doors:
     compare: Callable[[Input, Input], Comparison] = compare_inputs
     open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
     examine: Callable[[Sequence[str], Access], Sequence[Checkup]] = examine_targets
+    read_servers: Callable[[StoredQuestion, Access, Progress | None], Sequence[LedgerFile]] = ask_servers
 
 
 def open_doors(context: click.Context) -> Doors:

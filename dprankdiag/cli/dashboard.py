@@ -38,7 +38,7 @@ _CHECK_S = 3600.0
 
 @click.command(name="dashboard", short_help="Look at recordings or running engines in the browser.")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@access_options
+@access_options()
 @click.option("--port", type=click.IntRange(0, 65_535), default=PORT, help=f"Port; 0 takes a free one [{PORT}].")
 @click.option("--open", "open_browser", is_flag=True, help="Open the browser on it.")
 @click.option(

@@ -22,6 +22,9 @@ Role = Literal["unified", "prefill", "decode"]
 Fact = str | int | float | bool
 """What an engine says of its configuration; never a secret."""
 
+STORED_IN, STORED_INSTANCE = "stored_in", "stored_instance"
+"""Facts of an answer that a Prometheus server stored: cluster/namespace/job of what was scraped, and its instance."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerAnswer:
@@ -55,6 +58,11 @@ class LedgerAnswer:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     unlabelled: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Tell whether a server stored it: its stamp is of the scrape then, not of our question, and stays."""
+        return STORED_IN in self.facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dprankdiag.analysis.ledgers import Sighting, join_sightings
-from dprankdiag.model.ledgers import Ledger, LedgerAnswer
+from dprankdiag.model.ledgers import STORED_IN, Ledger, LedgerAnswer
 from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.failures import find_base
 from dprankdiag.pipelines.snapshots import name_ledgers
+from dprankdiag.pipelines.stored_homes import arrange_stored
 
 
 def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
     """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank."""
-    homes = find_homes(answers)
+    answers, homes, notes = arrange(answers)
     sources = [_make_source(where, items) for where, items in _group_by_where(answers).items()]
     sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
     ledgers = join_sightings(sightings, None, sources)
-    return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
+    noted = [
+        replace(ledger, notes=(*ledger.notes, *notes)) if ledger.facts.get(STORED_IN) else ledger for ledger in ledgers
+    ]
+    return name_ledgers([ledger for ledger in noted if ledger.n_moments], ())
+
+
+def arrange(answers: Sequence[LedgerAnswer]) -> tuple[list[LedgerAnswer], dict[str, str], tuple[str, ...]]:
+    """Sort answers of engines, and of servers that stored what they told, by engine.
+
+    Returns:
+        The answers, those of one engine on common moments; the place of each address; and what could not be told.
+    """
+    stored = arrange_stored([answer for answer in answers if answer.is_stored])
+    asked = [answer for answer in answers if not answer.is_stored]
+    return [*asked, *stored.answers], find_homes(asked) | stored.homes, stored.notes
 
 
 def find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:
