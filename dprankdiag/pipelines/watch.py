@@ -93,6 +93,7 @@ class Watcher:
     _config: dict[tuple[str, str], LedgerAnswer] = field(default_factory=dict)
     _stored: StoredTold = field(default_factory=StoredTold)
     _failures: Failures = field(default_factory=Failures)
+    _names: dict[str, str] = field(default_factory=dict)
     _followed: dict[str, _Followed] = field(default_factory=dict)
 
     def observe(self, told: Sequence[Told], at_ns: int) -> Report:
@@ -131,7 +132,7 @@ class Watcher:
         stored = self._stored.keep([item for item in loads if item.is_stored], self.window_s)
         kept = [*(item for _, tick in self._told for item in tick), *stored]
         config = [replace(item, taken_ns=None) for item in self._config.values()]
-        return join_live([item for item in (*config, *kept) if find_base(item) in fresh])
+        return join_live([item for item in (*config, *kept) if find_base(item) in fresh], self._names)
 
     def _report(self, diagnoses: Sequence[Diagnosis], seen: Sequence[LedgerView], at_ns: int) -> Report:
         failed = tuple(self._failures.current.values())
