@@ -52,7 +52,7 @@ class PrometheusApi:
     """Collects what a Prometheus server holds of engines.
 
     Args:
-        collectors: that read the page of an engine, by its name.
+        collectors: that read the page of an engine, by its name; "sglang-loads" reads its load answers.
     """
 
     interface = "prometheus-api"
@@ -75,13 +75,13 @@ class PrometheusApi:
         )
 
     def _read_process(self, process: Process, series: Sequence[StoredSeries], where: str) -> Iterator[LedgerAnswer]:
-        for engine in sorted({_find_engine(one.name) for one in series}):
-            mine = [one for one in series if _find_engine(one.name) == engine]
+        for reader in sorted({_find_reader(one) for one in series}):
+            mine = [one for one in series if _find_reader(one) == reader]
             for time_ns, pages in sorted(_make_pages(mine).items()):
                 lines = [line for name in sorted(pages) for line in pages[name]]
                 page = "\n".join([*lines, EOF, ""]).encode()
                 try:
-                    told = self._collectors[engine].parse(page, f"{where} ({process})", time_ns)
+                    told = self._collectors[reader].parse(page, f"{where} ({process})", time_ns)
                 except InputError:
                     continue  # series that no rank is behind
                 facts = {
@@ -156,7 +156,7 @@ def make_rhythm_path(*, reach_s: float, at_s: float | None = None, matchers: tup
 
 def make_selector(matchers: tuple[Matcher, ...] = ()) -> str:
     """Write the selector of all series we read, in both spellings."""
-    rows = (*load_series("sglang"), *load_series("vllm"))
+    rows = (*load_series("sglang"), *load_series("vllm"), *load_series("sglang_loads"))
     names = sorted({name for row in rows for name in row.names} | {*BESIDE})
     return write_selector(f"(?:sglang|vllm|ray_vllm)[:_](?:{'|'.join(names)})", matchers)
 
@@ -169,6 +169,12 @@ def _find_engine(name: str) -> str:
     """Find whose series this is; "" if of no engine."""
     found = re.match(r"(?:ray_)?(sglang|vllm)[:_]", name)
     return found[1] if found else ""
+
+
+def _find_reader(series: StoredSeries) -> str:
+    """Find what reads a series: load answers of SGLang carry the rank alone, as its pages never do."""
+    engine = _find_engine(series.name)
+    return "sglang-loads" if engine == "sglang" and series.labels.keys() == {"dp_rank"} else engine
 
 
 def _make_pages(series: Sequence[StoredSeries]) -> dict[int, dict[str, list[str]]]:

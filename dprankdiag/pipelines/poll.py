@@ -137,7 +137,11 @@ class Poller:
         self._clock = clock
         self._chance = chance
         self._patience_s = patience_s
-        readers = {"sglang": self._get(SglangMetrics), "vllm": self._get(VllmMetrics)}
+        readers = {
+            "sglang": self._get(SglangMetrics),
+            "sglang-loads": self._get(SglangLoads),
+            "vllm": self._get(VllmMetrics),
+        }
         self._servers = [
             (StoredEngines(base, self._fetcher, readers, matchers, clock=clock), Pace(EVERY_TICK_S, chance))
             for base in sources.servers

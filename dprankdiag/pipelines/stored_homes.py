@@ -35,6 +35,10 @@ class _Target:
     stamps: list[int] = field(default_factory=list)
 
     @property
+    def model(self) -> object:
+        return self.who[1]
+
+    @property
     def span(self) -> tuple[int, int]:
         return min(self.stamps, default=0), max(self.stamps, default=0)
 
@@ -104,7 +108,7 @@ def _join_targets(targets: Sequence[_Target]) -> tuple[list[list[_Target]], str]
     """Join the targets of one job to engines; and say what could not be told."""
     engines: list[list[_Target]] = []
     doubts: list[str] = []
-    for who in dict.fromkeys(target.who for target in targets):
+    for who in dict.fromkeys(target.who for target in targets if target.model):
         mine = sorted((one for one in targets if one.who == who), key=lambda one: (one.span[0], one.instance))
         everyone = set().union(*(one.ranks for one in mine))
         has_twins = any(one.overlaps(other) for place, one in enumerate(mine) for other in mine[:place])
@@ -123,7 +127,19 @@ def _join_targets(targets: Sequence[_Target]) -> tuple[list[list[_Target]], str]
             else:
                 home.append(one)
         engines += joined
+    for one in targets:
+        if not one.model:
+            _place_loose(one, engines)
     return _merge_kin(engines), "; ".join(doubts)
+
+
+def _place_loose(target: _Target, engines: list[list[_Target]]) -> None:
+    """Put a target that tells no model (load answers) to the only engine of its job whose ranks it tells of."""
+    homes = [engine for engine in engines if target.ranks <= set().union(*(mate.ranks for mate in engine))]
+    if len(homes) == 1:
+        homes[0].append(target)
+    else:
+        engines.append([target])
 
 
 def _merge_kin(engines: list[list[_Target]]) -> list[list[_Target]]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.http import Access, Fetcher, check_target
 from dprankdiag.collectors.prometheus_api import PrometheusApi
 from dprankdiag.collectors.prometheus_select import Matcher
+from dprankdiag.collectors.sglang_loads import SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import InputError
@@ -75,9 +77,8 @@ def _read_server(
     progress: Progress | None,
     clock: Callable[[], int],
 ) -> LedgerFile:
-    server = StoredEngines(
-        base, fetcher, {"sglang": SglangMetrics(), "vllm": VllmMetrics()}, question.matchers, clock=clock
-    )
+    readers: dict[str, Collector] = {"sglang": SglangMetrics(), "sglang-loads": SglangLoads(), "vllm": VllmMetrics()}
+    server = StoredEngines(base, fetcher, readers, question.matchers, clock=clock)
     path = f"{PROMETHEUS}{server.where}"
     read = server.read_span(question.span, lambda share: progress(f"ask {path}", share) if progress else None)
     if isinstance(read, NoData):

@@ -219,9 +219,9 @@ class _Families:
             for rank, age_s in sorted(one.ages_s.items()):
                 self._put("ledger_age_seconds", age_s, name, str(rank))
             for finding in sorted(one.findings, key=lambda finding: -SEVERITIES[finding.severity]):
-                for rank in finding.ranks or ("",):
-                    self._put("finding_active", 1.0, name, str(rank), finding.cause)
-                    self._put("finding_severity", SEVERITIES[finding.severity], name, str(rank), finding.cause)
+                for named in map(str, finding.ranks or ("",)):
+                    self._put("finding_active", 1.0, name, named, finding.cause)
+                    self._put("finding_severity", SEVERITIES[finding.severity], name, named, finding.cause)
             for cause in sorted({finding.cause for finding in one.findings}):
                 self._add_cause(name, cause, [finding for finding in one.findings if finding.cause == cause])
 
