@@ -140,18 +140,18 @@ def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:
 
 
 def _obtain(
-    paths: Sequence[Path], question: StoredQuestion, given: Mapping[str, Any], doors: Doors
+    paths: Sequence[Path], question: StoredQuestion | None, given: Mapping[str, Any], doors: Doors
 ) -> tuple[Diagnosis, Mapping[str, Columns]]:
     from dprankdiag.store.bundle import is_bundle
 
     bundles = [path for path in paths if is_bundle(path)]
     if bundles:
-        return _reopen(bundles[0], [*paths, *map(Path, question.targets)], given)
+        return _reopen(bundles[0], [*paths, *map(Path, question.targets if question else ())], given)
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
     names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline", "interval_s")
     options = {name: given[name] for name in names}
     try:
-        if question.targets:
+        if question is not None:
             options["stored"] = doors.read_servers(question, read_access(given), progress)
         outcome = doors.diagnose(paths, options, progress)
     finally:

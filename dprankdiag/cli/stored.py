@@ -110,19 +110,22 @@ def read_selection(given: Mapping[str, Any], targets: Sequence[str]) -> tuple[Ma
 
 def read_question(
     given: Mapping[str, Any], servers: Sequence[str], now: Callable[[], float] = time.time
-) -> StoredQuestion:
-    """Read which span of which servers is meant.
+) -> StoredQuestion | None:
+    """Read which span of which servers is meant; None where there is no server.
 
     Raises:
         UsageError: the span is empty, or options are given that need a server.
     """
-    from dprankdiag.pipelines.stored import Span
-    from dprankdiag.pipelines.stored_span import StoredQuestion
-
     for name in ("since", "until", "step_s"):
         if given[name] is not None and not servers:
             option = f"--{name.removesuffix('_s')}"
             raise UsageError("chooses a span of a Prometheus, and none is given", where=option, mend=_NAME_ONE)
+    matchers = read_selection(given, servers)
+    if not servers:
+        return None
+    from dprankdiag.pipelines.stored import Span
+    from dprankdiag.pipelines.stored_span import StoredQuestion
+
     since = given["since"]
     until_s: float | None = given["until"]
     since_s = SINCE_S if since is None else since
@@ -132,7 +135,7 @@ def read_question(
         raise UsageError("the span ends before it begins", where="--since", mend="give a moment before --until")
     if given["step_s"] is not None and given["step_s"] >= since_s:
         raise UsageError("no shorter than the span", where="--step", mend="leave it out")
-    return StoredQuestion(tuple(servers), Span(since_s, until_s, given["step_s"]), read_selection(given, servers))
+    return StoredQuestion(tuple(servers), Span(since_s, until_s, given["step_s"]), matchers)
 
 
 _NAME_ONE = "name one: prometheus+http://HOST:9090"
