@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 START_S = 1_764_000_000.0
 _QUERY = re.compile(r"(?P<over>last_over_time\()?\{(?P<inner>.*)\}\[(?P<ms>\d+)ms\]\)?\Z", re.DOTALL)
+_FOLD = re.compile(r"(?P<how>sum|count) (?P<what>by|without) \((?P<labels>[^)]*)\) \((?P<inner>.*)\)\Z", re.DOTALL)
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
 
@@ -61,27 +62,30 @@ class SmallPrometheus:
     def _evaluate(self, query: dict[str, str]) -> bytes:
         if query["query"] == "time()":
             return self._write("scalar", [self.now_s, str(self.now_s)])
-        found = _QUERY.fullmatch(query["query"])
+        fold = _FOLD.fullmatch(query["query"])
+        found = _QUERY.fullmatch(fold["inner"] if fold else query["query"])
         if found is None:
             return self._write("vector", [])
         chosen = [one for one in self._series.values() if _matches(one[0], found["inner"])]
         reach_s = int(found["ms"]) / 1000
+        end_s = float(query.get("time", query.get("end", self.now_s)))
         if found["over"] is None:
-            end_s = float(query.get("time", self.now_s))
-            moments = {id(points): [p for p in points if end_s - reach_s <= p[0] <= end_s] for _, points in chosen}
-        else:
-            start_s, end_s, step_s = (float(query[name]) for name in ("start", "end", "step"))
-            grid = [start_s + number * step_s for number in range(int((end_s - start_s) / step_s + 1e-9) + 1)]
-            moments = {
-                id(points): [
-                    (at_s, within[-1][1])
-                    for at_s in grid
-                    if (within := [point for point in points if at_s - reach_s <= point[0] <= at_s])
-                ]
-                for _, points in chosen
-            }
-        result = [{"metric": labels, "values": moments[id(points)]} for labels, points in chosen if moments[id(points)]]
-        return self._write("matrix", result)
+            within = [(labels, [p for p in points if end_s - reach_s <= p[0] <= end_s]) for labels, points in chosen]
+            return self._write("matrix", [{"metric": labels, "values": points} for labels, points in within if points])
+        start_s, step_s = float(query.get("start", end_s)), float(query.get("step", 1.0))
+        grid = [start_s + number * step_s for number in range(int((end_s - start_s) / step_s + 1e-9) + 1)]
+        told: dict[str, tuple[dict[str, str], list[tuple[float, str]]]] = {}
+        for at_s in grid:
+            last = [
+                (labels, float(within[-1][1]))
+                for labels, points in chosen
+                if (within := [point for point in points if at_s - reach_s <= point[0] <= at_s])
+            ]
+            for labels, value in _fold(last, fold) if fold else last:
+                told.setdefault(repr(sorted(labels.items())), (labels, []))[1].append((at_s, repr(value)))
+        if "time" in query:
+            return self._write("vector", [{"metric": one, "value": points[-1]} for one, points in told.values()])
+        return self._write("matrix", [{"metric": one, "values": points} for one, points in told.values()])
 
     def _write(self, kind: str, result: Any) -> bytes:
         return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}, **self.extra}).encode()
@@ -94,3 +98,16 @@ def _matches(labels: dict[str, str], inner: str) -> bool:
         if same is operator.startswith("!"):
             return False
     return True
+
+
+def _fold(last: list[tuple[dict[str, str], float]], fold: re.Match[str]) -> list[tuple[dict[str, str], float]]:
+    names = {name.strip() for name in fold["labels"].split(",")}
+    sums: dict[str, tuple[dict[str, str], float]] = {}
+    for labels, value in last:
+        is_kept = (
+            (lambda name: name in names) if fold["what"] == "by" else (lambda name: name not in {*names, "__name__"})
+        )
+        kept = {name: text for name, text in labels.items() if is_kept(name)}
+        key = repr(sorted(kept.items()))
+        sums[key] = (kept, sums.get(key, (kept, 0.0))[1] + (value if fold["how"] == "sum" else 1.0))
+    return list(sums.values())

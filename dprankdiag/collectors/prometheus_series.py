@@ -73,11 +73,12 @@ class Process:
         return " ".join((*(part for part in self.place if part), self.instance)) or "no instance"
 
 
-def read_told(body: bytes, where: str, taken_ns: int | None = None) -> Told:
+def read_told(body: bytes, where: str, taken_ns: int | None = None, *, needs_name: bool = True) -> Told:
     """Read an instant vector, or a matrix of samples.
 
     Args:
         taken_ns: moment of samples that carry none.
+        needs_name: a series without a name is broken; results of aggregations have none.
 
     Raises:
         InputError: it is no answer of Prometheus' HTTP API, or one without samples.
@@ -87,7 +88,7 @@ def read_told(body: bytes, where: str, taken_ns: int | None = None) -> Told:
     if data.get("resultType") not in ("vector", "matrix") or not isinstance(data.get("result"), list):
         raise InputError("expected samples of series from Prometheus", where=where)
     try:
-        series = tuple(_read_series(one, taken_ns) for one in data["result"])
+        series = tuple(_read_series(one, taken_ns, needs_name) for one in data["result"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedInput("a series without name, labels or values", where=where) from error
     return Told(series, tuple(_read_warnings(told)))
@@ -128,9 +129,9 @@ def read_refusal(body: bytes) -> str:
     return _shorten(reason) if isinstance(reason, str) else ""
 
 
-def _read_series(one: Any, taken_ns: int | None) -> StoredSeries:
+def _read_series(one: Any, taken_ns: int | None, needs_name: bool) -> StoredSeries:
     labels = {key: value for key, value in one["metric"].items() if isinstance(value, str)}
-    name = labels.pop("__name__")
+    name = labels.pop("__name__") if needs_name else labels.pop("__name__", "")
     points = one.get("values") or [one["value"]]
     return StoredSeries(name, labels, tuple((_read_time_ns(at, taken_ns), str(value)) for at, value in points))
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dprankdiag.model.devices import Devices
 from dprankdiag.model.sources import Source
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -136,6 +137,7 @@ class LedgerFile:
         name, at_s: target and seconds if the user gave them.
         gaps: polls that failed, of a recording.
         places: of each answer, where the file holds several targets; empty if all are of `place`.
+        devices: GPUs and hosts, where a server stores of them too.
     """
 
     source: Source
@@ -145,3 +147,4 @@ class LedgerFile:
     at_s: float | None = None
     gaps: tuple[NoData, ...] = ()
     places: tuple[str, ...] = ()
+    devices: Devices | None = None

@@ -17,7 +17,13 @@ from dprankdiag.collectors.prometheus_api import (
     make_rhythm_path,
 )
 from dprankdiag.collectors.prometheus_select import Matcher
-from dprankdiag.collectors.prometheus_series import find_process, read_refusal, read_scalar, read_told
+from dprankdiag.collectors.prometheus_series import (
+    StoredSeries,
+    find_process,
+    read_refusal,
+    read_scalar,
+    read_told,
+)
 from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.units import NS_PER_S
@@ -207,6 +213,16 @@ class StoredEngines:
             return list(PrometheusApi(self.readers).parse(reply.body, self.where, reply.received_ns))
         except InputError as error:
             return [self._fail(error.what)]
+
+    def ask_series(self, path: str) -> tuple[StoredSeries, ...]:
+        """Ask one question about anything else; nothing where there is no answer: it is wanted beside, not needed."""
+        reply = self.fetcher.fetch(PrometheusApi.interface, self.base, path, ACCEPT_JSON, read_refusal)
+        if isinstance(reply, NoData):
+            return ()
+        try:
+            return read_told(reply.body, self.where, reply.received_ns, needs_name=False).series
+        except InputError:
+            return ()
 
     def _find_nothing(self) -> NoData:
         chosen = " that --select chooses" if self.matchers else ""

@@ -19,6 +19,7 @@ from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import LedgerFile, NoData
 from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.device_reading import read_devices
 from dprankdiag.pipelines.failures import find_base
 from dprankdiag.pipelines.live import arrange
 from dprankdiag.pipelines.sources import PROMETHEUS
@@ -96,7 +97,8 @@ def _read_server(
     )
     told = tuple(replace(answer, where=path, warnings=()) for answer in arranged)
     places = tuple(homes[find_base(answer)] for answer in arranged)
-    return LedgerFile(source, told, path, gaps=read.failed, places=places)
+    devices = read_devices(server, read.start_s, read.end_s)
+    return LedgerFile(source, told, path, gaps=read.failed, places=places, devices=devices)
 
 
 def _mend(reason: str) -> str:
