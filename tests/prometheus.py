@@ -60,9 +60,22 @@ def find_free_port() -> int:
 @contextmanager
 def run_prometheus(folder: Path, rules: Path, jobs: Mapping[str, Sequence[str]], address: str) -> Iterator[Server]:
     """Scrape pages at an address each second, grouped into jobs; yield the server once it is ready."""
+    with _run(folder, _configure(rules, jobs, address)) as server:
+        yield server
+
+
+@contextmanager
+def serve_blocks(folder: Path) -> Iterator[Server]:
+    """Serve what lies in the folder `data`, and scrape nothing."""
+    with _run(folder, {"global": {"scrape_interval": "30s"}}) as server:
+        yield server
+
+
+@contextmanager
+def _run(folder: Path, configuration: Mapping[str, Any]) -> Iterator[Server]:
     port = find_free_port()
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configure(rules, jobs, address)))
+    config.write_text(yaml.safe_dump(dict(configuration)))
     log = (folder / "log").open("w")
     process = subprocess.Popen(
         [
@@ -82,6 +95,34 @@ def run_prometheus(folder: Path, rules: Path, jobs: Mapping[str, Sequence[str]],
         process.terminate()
         process.wait(timeout=20)
         log.close()
+
+
+class Blocks:
+    """Collects pages that engines told at moments, and makes blocks of them as Prometheus writes them."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, dict[str, list[str]]] = {}
+
+    def add(self, page: str, at_s: float, **target: str) -> None:
+        """Add a page as if it had been scraped then, with the labels of its target; buckets are left out."""
+        added = ",".join(f'{name}="{value}"' for name, value in target.items())
+        for line in page.splitlines():
+            name, brace, rest = line.partition("{")
+            if not line.startswith("#") and brace and not name.endswith("_bucket"):
+                labels, _, value = rest.rpartition("} ")
+                series = self._samples.setdefault(name, {}).setdefault(f"{name}{{{added},{labels}}}", [])
+                series.append(f"{value} {at_s:.3f}")
+
+    def write(self, folder: Path) -> None:
+        """Write all of it into the folder `data`."""
+        lines: list[str] = []
+        for name, series in sorted(self._samples.items()):
+            lines.append(f"# TYPE {name} unknown")
+            lines += [f"{identity} {sample}" for identity, samples in series.items() for sample in samples]
+        told = folder / "told.openmetrics"
+        told.write_text("\n".join([*lines, "# EOF", ""]), "utf-8")
+        command = [find_tool("promtool"), "tsdb", "create-blocks-from", "openmetrics", told, folder / "data"]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def _configure(rules: Path, jobs: Mapping[str, Sequence[str]], address: str) -> dict[str, Any]:

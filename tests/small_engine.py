@@ -106,8 +106,8 @@ def _mix(first: Any, last: Any, share: float) -> Any:
 
 
 @contextmanager
-def serve(engine: SmallEngine) -> Iterator[str]:
-    """Serve over a loopback socket; gives its address."""
+def serve(engine: SmallEngine, port: int = 0) -> Iterator[str]:
+    """Serve over a loopback socket, at a free port if none is given; gives its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -122,7 +122,7 @@ def serve(engine: SmallEngine) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

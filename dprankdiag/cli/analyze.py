@@ -12,6 +12,8 @@ import click
 
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_outputs
+from dprankdiag.cli.stored import FileOrServer, read_question, span_options
+from dprankdiag.cli.targets import access_options, check_once, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.readers.named_paths import split_named
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
     from dprankdiag.model.schema import Columns
     from dprankdiag.model.sources import Source
+    from dprankdiag.pipelines.stored_span import StoredQuestion
 
 FILE = click.Path(path_type=Path, readable=False)
 
@@ -44,7 +47,7 @@ class Window(click.ParamType[tuple[float, float]]):
 
 
 @click.command(name="analyze", short_help="Diagnose traces, or print a saved diagnosis.")
-@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=FileOrServer(path_type=Path, readable=False), metavar="PATH...")
 @click.option("--format", "format_name", type=click.Choice(list(FORMATS)), default="text", help="Format on stdout.")
 @click.option(
     "-o",
@@ -76,6 +79,8 @@ class Window(click.ParamType[tuple[float, float]]):
     help="Seconds between snapshots of metrics that do not tell their time.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
+@span_options
+@access_options(timeout_s=30.0)
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")
 @click.option("--verbose", is_flag=True, help="Each stage with its seconds on stderr.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -89,13 +94,17 @@ def command(context: click.Context, /, **given: Any) -> int:
     standard input), a receive-wait matrix (CSV), or Flight
     Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart: snapshots of one folder are one
     engine's, NAME=PATH and NAME@SECONDS=PATH say it where that is wrong.
+
+    prometheus+http://HOST:9090 is what a Prometheus stores of engines, in the last hour or from --since to --until.
     """
-    paths: Sequence[Path] = given["paths"]
+    servers = check_once([one for one in given["paths"] if isinstance(one, str)])
+    question = read_question(given, servers)
+    paths: Sequence[Path] = [one for one in given["paths"] if isinstance(one, Path)]
     files = [split_named(path).path for path in paths]
     _check_inputs(files, given)
     read = [given[name] for name in ("rank_map", "patterns", "baseline") if given[name] is not None]
     check_outputs(given["outputs"], [*files, *read])
-    diagnosis, tables = _obtain(paths, given, open_doors(context))
+    diagnosis, tables = _obtain(paths, question, given, open_doors(context))
     view = load_view(given["format_name"])
     write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
     write_outputs(given["outputs"], diagnosis, tables)
@@ -130,16 +139,21 @@ def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:
             check_exists(given[option])
 
 
-def _obtain(paths: Sequence[Path], given: Mapping[str, Any], doors: Doors) -> tuple[Diagnosis, Mapping[str, Columns]]:
+def _obtain(
+    paths: Sequence[Path], question: StoredQuestion | None, given: Mapping[str, Any], doors: Doors
+) -> tuple[Diagnosis, Mapping[str, Columns]]:
     from dprankdiag.store.bundle import is_bundle
 
     bundles = [path for path in paths if is_bundle(path)]
     if bundles:
-        return _reopen(bundles[0], paths, given)
+        return _reopen(bundles[0], [*paths, *map(Path, question.targets if question else ())], given)
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
     names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline", "interval_s")
+    options = {name: given[name] for name in names}
     try:
-        outcome = doors.diagnose(paths, {name: given[name] for name in names}, progress)
+        if question is not None:
+            options["stored"] = doors.read_servers(question, read_access(given), progress)
+        outcome = doors.diagnose(paths, options, progress)
     finally:
         progress.close()
     if not given["quiet"]:

@@ -17,11 +17,14 @@ from dprankdiag.errors import DprankdiagError
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
     from dprankdiag.collectors.http import Access
+    from dprankdiag.collectors.prometheus_select import Matcher
     from dprankdiag.model.checkup import Checkup
     from dprankdiag.model.comparison import Comparison
+    from dprankdiag.model.ledgers import LedgerFile
     from dprankdiag.pipelines.compare import Input
     from dprankdiag.pipelines.diagnose import KernelRow, Outcome
     from dprankdiag.pipelines.record import Asker
+    from dprankdiag.pipelines.stored_span import StoredQuestion
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -31,6 +34,7 @@ VERBS = {
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
     "watch": "dprankdiag.cli.watch",
+    "export": "dprankdiag.cli.export",
     "doctor": "dprankdiag.cli.doctor",
     "capture": "dprankdiag.cli.capture",
     "dashboard": "dprankdiag.cli.dashboard",
@@ -66,18 +70,25 @@ def compare_inputs(before: Input, after: Input) -> Comparison:
     return compare(before, after)
 
 
-def open_poller(targets: Sequence[str], access: Access) -> Asker:
+def open_poller(targets: Sequence[str], access: Access, matchers: tuple[Matcher, ...] = ()) -> Asker:
     """Make what asks targets again and again."""
     from dprankdiag.pipelines.poll import Poller
 
-    return Poller(targets, access)
+    return Poller(targets, access, matchers=matchers)
 
 
-def examine_targets(targets: Sequence[str], access: Access) -> Sequence[Checkup]:
+def examine_targets(targets: Sequence[str], access: Access, matchers: tuple[Matcher, ...] = ()) -> Sequence[Checkup]:
     """Examine engines, and what Prometheus stores of them."""
     from dprankdiag.pipelines.doctor import examine
 
-    return examine(targets, access)
+    return examine(targets, access, matchers)
+
+
+def ask_servers(question: StoredQuestion, access: Access, progress: Progress | None) -> Sequence[LedgerFile]:
+    """Read a span of what Prometheus servers store of engines."""
+    from dprankdiag.pipelines.stored_span import read_servers
+
+    return read_servers(question, access, progress)
 
 
 def load_cause_catalog() -> Mapping[str, Cause]:
@@ -105,8 +116,9 @@ class Doors:
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
     compare: Callable[[Input, Input], Comparison] = compare_inputs
-    open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
-    examine: Callable[[Sequence[str], Access], Sequence[Checkup]] = examine_targets
+    open_poller: Callable[[Sequence[str], Access, tuple[Matcher, ...]], Asker] = open_poller
+    examine: Callable[[Sequence[str], Access, tuple[Matcher, ...]], Sequence[Checkup]] = examine_targets
+    read_servers: Callable[[StoredQuestion, Access, Progress | None], Sequence[LedgerFile]] = ask_servers
 
 
 def open_doors(context: click.Context) -> Doors:

@@ -44,7 +44,7 @@ def _plan(context: click.Context, targets: tuple[str, ...], given: dict[str, Any
     options = _choose(given)
     if given["engine"] is not None:
         return (plan_assumed(given["engine"], targets, options),)
-    checkups = open_doors(context).examine(targets, read_access(given))
+    checkups = open_doors(context).examine(targets, read_access(given), ())
     plans = plan_captures(checkups, options)
     if not plans:
         mend = "name it: --engine sglang or --engine vllm"

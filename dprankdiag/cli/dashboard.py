@@ -16,6 +16,7 @@ from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import check_exists
 from dprankdiag.cli.base import ANSWERED, Doors, open_doors
 from dprankdiag.cli.signals import stop_on_signal
+from dprankdiag.cli.stored import read_selection, select_option
 from dprankdiag.cli.targets import FILE, access_options, check_once, check_variable_name, choose_window, read_access
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import UsageError
@@ -38,7 +39,8 @@ _CHECK_S = 3600.0
 
 @click.command(name="dashboard", short_help="Look at recordings or running engines in the browser.")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@access_options
+@access_options()
+@select_option
 @click.option("--port", type=click.IntRange(0, 65_535), default=PORT, help=f"Port; 0 takes a free one [{PORT}].")
 @click.option("--open", "open_browser", is_flag=True, help="Open the browser on it.")
 @click.option(
@@ -140,10 +142,11 @@ def _open_live(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
     from dprankdiag.pipelines.watch import Watcher
 
     targets = check_once(given["targets"])
+    matchers = read_selection(given, targets)
     interval_s: float = given["interval_s"]
     watcher = Watcher(choose_window(given["window_s"], interval_s), given["expect_ranks"])
     with ExitStack() as stack:
-        asker = stack.enter_context(closing(doors.open_poller(targets, read_access(given))))
+        asker = stack.enter_context(closing(doors.open_poller(targets, read_access(given), matchers)))
         extras: dict[str, Any] = {}
         if given["output"] is not None:
             from dprankdiag.store.recorder import Recorder

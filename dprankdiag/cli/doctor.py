@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.base import ANSWERED, open_doors
+from dprankdiag.cli.stored import read_selection, select_option
 from dprankdiag.cli.targets import check_once, read_access, target_options
 from dprankdiag.cli.terminal import find_width, wants_color, write_error, write_result
 from dprankdiag.errors import InputError
@@ -21,6 +22,7 @@ LIBRARIES = ("click", "httpx", "msgspec", "numpy", "pandas", "prometheus-client"
 
 @click.command(name="doctor", short_help="Say what an engine offers and what is missing.")
 @target_options
+@select_option
 @click.option("--format", "format_name", type=click.Choice(["text", "json"]), default="text", help="Format on stdout.")
 @click.option("--versions", "with_versions", is_flag=True, help="Also print the versions of Python and libraries.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -34,7 +36,8 @@ def command(context: click.Context, /, **given: Any) -> int:
     """
     from dprankdiag.views import checkup as view
 
-    checkups = open_doors(context).examine(check_once(given["targets"]), read_access(given))
+    targets = check_once(given["targets"])
+    checkups = open_doors(context).examine(targets, read_access(given), read_selection(given, targets))
     versions = list_versions()
     if given["format_name"] == "json":
         write_result(view.render_json(checkups, versions))

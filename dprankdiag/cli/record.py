@@ -12,6 +12,7 @@ import click
 from dprankdiag.cli.amounts import Seconds, Size
 from dprankdiag.cli.base import ANSWERED, open_doors
 from dprankdiag.cli.signals import stop_on_signal
+from dprankdiag.cli.stored import read_selection, select_option
 from dprankdiag.cli.targets import FILE, check_once, read_access, target_options
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import InputError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 @click.command(name="record", short_help="Keep what engines tell of their load in a file.")
 @target_options
+@select_option
 @click.option("-o", "output", type=FILE, required=True, metavar="FILE", help="The recording; added to if it is one.")
 @click.option("--interval", "interval_s", type=Seconds(), default=1.0, help="Time between two ticks [1s].")
 @click.option("--duration", "duration_s", type=Seconds(), help="End after this time; without it, with Ctrl-C.")
@@ -39,7 +41,8 @@ def command(context: click.Context, /, **given: Any) -> int:
     dprankdiag analyze, also while it is being written.
     """
     targets = check_once(given["targets"])
-    with closing(open_doors(context).open_poller(targets, read_access(given))) as asker:
+    matchers = read_selection(given, targets)
+    with closing(open_doors(context).open_poller(targets, read_access(given), matchers)) as asker:
         recorded = _record(asker, given)
     if not recorded.answers:
         mend = f"ask what it offers: dprankdiag doctor {shlex.quote(targets[0])}"

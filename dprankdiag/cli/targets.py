@@ -28,21 +28,31 @@ _OPTIONS = (
     click.option("--token-header", metavar="NAME", default="Authorization", help="Header that carries it."),
     click.option("--plain-token", is_flag=True, help="Send it to other hosts without TLS, too."),
     click.option("--ca-file", type=FILE, metavar="FILE", help="Certificate authorities to trust (PEM)."),
-    click.option("--timeout", "timeout_s", type=Seconds(), default=5.0, help="Longest wait for an answer [5s]."),
 )
+TIMEOUT_S = 5.0
 
 
 def target_options(command: Command) -> Command:
     """Add the targets and the options that say how to be let in."""
-    command = access_options(command)
+    command = access_options()(command)
     return click.argument("targets", nargs=-1, required=True, metavar="TARGET...")(command)
 
 
-def access_options(command: Command) -> Command:
-    """Add the options that say how to be let in."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def access_options(*, timeout_s: float = TIMEOUT_S) -> Callable[[Command], Command]:
+    """Give what adds the options that say how to be let in.
+
+    Args:
+        timeout_s: longest wait for an answer unless the user says otherwise.
+    """
+    words = f"Longest wait for an answer [{timeout_s:g}s]."
+    timeout = click.option("--timeout", "timeout_s", type=Seconds(), default=timeout_s, help=words)
+
+    def add(command: Command) -> Command:
+        for option in reversed((*_OPTIONS, timeout)):
+            command = option(command)
+        return command
+
+    return add
 
 
 def read_access(given: Mapping[str, Any]) -> Access:

@@ -14,8 +14,9 @@ import click
 from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import meets_condition
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, open_doors
-from dprankdiag.cli.exporter import read_address, serve_metrics
+from dprankdiag.cli.exporter import Keep, open_page, open_recording, read_address
 from dprankdiag.cli.signals import stop_on_signal
+from dprankdiag.cli.stored import read_selection, select_option
 from dprankdiag.cli.targets import FILE, check_once, choose_window, read_access, target_options
 from dprankdiag.cli.terminal import find_width, is_terminal, wants_color, write_error, write_result
 from dprankdiag.errors import InputError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _CLEAR, _HOME, _END_LINE, _REST = "\x1b[2J", "\x1b[H", "\x1b[K\n", "\x1b[J"
 """Clear the screen, go to the upper left, clear the rest of a line, of the screen (ECMA-48: ED, CUP, EL, ED)."""
 
-Keep = Callable[["Sequence[LedgerAnswer | NoData]", int], None]
 Export = Callable[["Report"], None]
 Show = Callable[["Report"], bool]
 """Show a tick; False where nobody looks any more."""
@@ -37,6 +37,7 @@ Show = Callable[["Report"], bool]
 
 @click.command(name="watch", short_help="Judge running engines, once or tick by tick.")
 @target_options
+@select_option
 @click.option("--once", is_flag=True, help="Ask twice, an interval apart; print the whole diagnosis and end.")
 @click.option("--interval", "interval_s", type=Seconds(), default=5.0, help="Time between two ticks [5s].")
 @click.option("--window", "window_s", type=Seconds(), help="Time judged together [10s, or 3 intervals].")
@@ -66,8 +67,9 @@ def command(context: click.Context, /, **given: Any) -> int:
     """
     targets = check_once(given["targets"])
     listen = read_address(given["listen"], given["allow_remote"]) if given["listen"] is not None else None
+    matchers = read_selection(given, targets)
     with (
-        closing(open_doors(context).open_poller(targets, read_access(given))) as asker,
+        closing(open_doors(context).open_poller(targets, read_access(given), matchers)) as asker,
         stop_on_signal() as wait,
         _open_extras(given, listen) as (keep, export),
     ):
@@ -80,19 +82,12 @@ def command(context: click.Context, /, **given: Any) -> int:
 def _open_extras(given: dict[str, Any], listen: tuple[str, int] | None) -> Iterator[tuple[Keep, Export]]:
     """Open the recording and the port that were asked for; nothing is kept or shown where they were not."""
     with ExitStack() as stack:
-        keep: Keep = lambda told, at_ns: None  # noqa: E731
+        keep = stack.enter_context(open_recording(given["output"]))
         export: Export = lambda report: None  # noqa: E731
-        if given["output"] is not None:
-            from dprankdiag.store.recorder import Recorder
-
-            keep = stack.enter_context(Recorder(given["output"])).write
         if listen is not None:
-            from dprankdiag.views.metrics import DiagnosisMetrics
-
-            metrics = DiagnosisMetrics(given["deployment"])
-            port = stack.enter_context(serve_metrics(metrics, *listen))
-            write_error(f"metrics at http://{listen[0]}:{port}/metrics")
-            export = lambda report: metrics.show(report.diagnosis, report.tables)  # noqa: E731
+            page, address = stack.enter_context(open_page(given, given["targets"], listen))
+            write_error(f"metrics at {address}")
+            export = page.show
         yield keep, export
 
 

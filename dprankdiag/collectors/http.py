@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ACCEPT_TEXT = "text/plain;version=0.0.4"
 ACCEPT_JSON = "application/json"
 MOST_BYTES = 64 * 1024 * 1024
+MOST_REFUSAL_BYTES = 16 * 1024
 ABSENT = (404, 405, 501)
 
 
@@ -178,18 +179,27 @@ class Fetcher:
         """Close all connections."""
         self._client.close()
 
-    def fetch(self, interface: str, base: str, path: str, accept: str = ACCEPT_TEXT) -> Reply | NoData:
+    def fetch(
+        self,
+        interface: str,
+        base: str,
+        path: str,
+        accept: str = ACCEPT_TEXT,
+        read_refusal: Callable[[bytes], str] | None = None,
+    ) -> Reply | NoData:
         """Ask for a path of a target.
 
         Args:
             base: `http(s)://host:port`, perhaps with a path before ours.
+            read_refusal: reads from the body of an error why it was one, "" where it does not tell; for interfaces
+                that answer so by contract.
         """
         import httpx
 
         url = f"{base.rstrip('/')}{path}"
         where = hide_credentials(url)
         try:
-            return self._ask(interface, url, where, accept)
+            return self._ask(interface, url, where, accept, read_refusal)
         except httpx.TimeoutException as error:
             return self._fail(interface, where, f"no answer in time ({_name(error)})")
         except (httpx.RemoteProtocolError, httpx.ReadError):
@@ -199,7 +209,9 @@ class Fetcher:
         except httpx.HTTPError as error:
             return self._fail(interface, where, f"cannot be reached ({_name(error)})")
 
-    def _ask(self, interface: str, url: str, where: str, accept: str) -> Reply | NoData:
+    def _ask(
+        self, interface: str, url: str, where: str, accept: str, read_refusal: Callable[[bytes], str] | None
+    ) -> Reply | NoData:
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         secret = self._access.secret
         if secret is not None:
@@ -208,20 +220,27 @@ class Fetcher:
                 return self._fail(interface, where, reason)
             headers[secret.header] = secret.value
         deadline = time.monotonic() + self._access.reply_s
-        reply = self._read(interface, url, where, headers, deadline)
+        reply = self._read(interface, url, where, headers, deadline, read_refusal)
         if isinstance(reply, str):
-            reply = self._read(interface, reply, where, headers, deadline)
+            reply = self._read(interface, reply, where, headers, deadline, read_refusal)
         return self._fail(interface, where, "leads in a circle") if isinstance(reply, str) else reply
 
     def _read(
-        self, interface: str, url: str, where: str, headers: Mapping[str, str], deadline: float
+        self,
+        interface: str,
+        url: str,
+        where: str,
+        headers: Mapping[str, str],
+        deadline: float,
+        read_refusal: Callable[[bytes], str] | None,
     ) -> Reply | NoData | str:
         """Read a whole body; or tell where else to ask, which is only ever at the same port."""
         with self._client.stream("GET", url, headers=headers) as response:
             if response.has_redirect_location and (nearby := _find_nearby(response)):
                 return nearby
             if response.status_code != 200:
-                return self._refuse(interface, where, response.status_code)
+                told = "" if read_refusal is None else read_refusal(_read_start(response))
+                return self._refuse(interface, where, response.status_code, told)
             parts, size = [], 0
             for part in response.iter_bytes():
                 parts.append(part)
@@ -232,13 +251,15 @@ class Fetcher:
                     return self._fail(interface, where, f"the answer took longer than {self._access.reply_s:g} s")
         return Reply(b"".join(parts), self._clock())  # a body shorter than announced has raised
 
-    def _refuse(self, interface: str, where: str, status: int) -> NoData:
+    def _refuse(self, interface: str, where: str, status: int, why: str = "") -> NoData:
         if status in (401, 403):
             secret = self._access.secret
             told = f"the token of {secret.told_by} is not accepted" if secret else "give --token-env or --token-file"
             return self._fail(interface, where, f"wants a token (HTTP {status}); {told}")
         if 300 <= status < 400:
             return self._fail(interface, where, f"leads elsewhere (HTTP {status}); give the address it leads to")
+        if why:
+            return self._fail(interface, where, f"refused the question (HTTP {status}): {why}")
         reason = f"is not offered (HTTP {status})" if status in ABSENT else f"failed (HTTP {status})"
         return NoData(interface, where, self._clock(), reason, absent=status in ABSENT)
 
@@ -283,6 +304,16 @@ def hide_credentials(url: str) -> str:
     rest = (rest if mark else head).split("?", 1)[0].split("#", 1)[0]
     host, slash, path = rest.partition("/")
     return f"{head}{mark}" * bool(mark) + host.rpartition("@")[2] + slash + path
+
+
+def _read_start(response: httpx.Response) -> bytes:
+    """Read the start of the body of an error."""
+    start = b""
+    for part in response.iter_bytes():
+        start += part
+        if len(start) >= MOST_REFUSAL_BYTES:
+            break
+    return start[:MOST_REFUSAL_BYTES]
 
 
 def _find_nearby(response: httpx.Response) -> str:

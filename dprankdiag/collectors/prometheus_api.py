@@ -1,30 +1,36 @@
 """Read engines' series back from Prometheus, or anything that speaks its HTTP API.
 
-An answer holds samples of many engines and moments. Each engine (job and instance) at each moment becomes a page, as
-the engine itself would have written it, and is read by the engine's own collector. What Prometheus adds to the labels
-(pod, node, service ...) is left out, so that a target scraped twice is not counted twice.
+An answer holds samples of many engines and moments. Each engine (a process that was scraped) at each moment becomes a
+page, as the engine itself would have written it, and is read by the engine's own collector.
+
+Samples are asked for as they were scraped, with a range after the selector: a question for values on a grid
+(`query_range`) repeats the last sample for five minutes, so that a target that was not scraped would look like a rank
+that stands still. Where a span holds more scrapes than are needed, the last sample of each scrape interval is asked for
+on a grid, with the same effect.
 
 Source: Prometheus 2.42 and 3.5 (`/api/v1/query_range`, `/api/v1/query`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.decoding import decode_json
 from dprankdiag.collectors.exposition import EOF
-from dprankdiag.errors import DamagedInput, InputError, UsageError
-from dprankdiag.model.ledgers import LedgerAnswer
-from dprankdiag.units import NS_PER_S
+from dprankdiag.collectors.prometheus_select import Matcher, write_selector
+from dprankdiag.collectors.prometheus_series import Process, StoredSeries, join_copies, read_told
+from dprankdiag.errors import InputError, UsageError
+from dprankdiag.model.ledgers import STORED_IN, STORED_INSTANCE, LedgerAnswer
 
 MOMENTS_AT_ONCE = 32
 """Moments in one answer; of 320 ranks these are some 10 MB."""
+
+REACH_SHARE = 1.5
+"""On a grid the last sample of so many scrape intervals counts: one late scrape is no gap, two missing ones are."""
 
 BESIDE = (
     "eplb_gpu_physical_count_bucket", "eplb_balancedness_sum", "eplb_balancedness_count", "cache_config_info",
@@ -42,20 +48,11 @@ LABELS = frozenset(
 """Labels that engines set themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """What tells engines and moments apart."""
-
-    engine: str
-    target: str
-    time_ns: int
-
-
 class PrometheusApi:
     """Collects what a Prometheus server holds of engines.
 
     Args:
-        collectors: that read the page of an engine, by its name.
+        collectors: that read the page of an engine, by its name; "sglang-loads" reads its load answers.
     """
 
     interface = "prometheus-api"
@@ -66,88 +63,132 @@ class PrometheusApi:
 
     def parse(self, body: bytes, where: str, taken_ns: int | None = None) -> tuple[LedgerAnswer, ...]:
         """Turn an answer into one for each engine and moment, moments ascending; see `Collector.parse`."""
-        pages = _make_pages(_read_result(body, where), taken_ns)
-        answers: list[LedgerAnswer] = []
-        for key in sorted(pages, key=lambda key: (key.time_ns, key.engine, key.target)):
-            lines = [line for name in sorted(pages[key]) for line in pages[key][name]]
-            page = "\n".join([*lines, EOF, ""]).encode()
-            spelling = _find_spelling(pages[key])
-            try:
-                told = self._collectors[key.engine].parse(page, f"{where} ({key.target})", key.time_ns)
-            except InputError:
-                continue  # series that no rank is behind
-            answers.extend(replace(one, facts={**one.facts, "spelling": spelling}) for one in told)
-        return tuple(answers)
+        told = read_told(body, where, taken_ns)
+        processes, copies = join_copies([one for one in told.series if _find_engine(one.name)], LABELS)
+        answers = [
+            answer for process, series in processes.items() for answer in self._read_process(process, series, where)
+        ]
+        warnings = (*(f"the server says: {text}" for text in told.warnings), *copies)
+        return tuple(
+            replace(answer, warnings=(*answer.warnings, *warnings))
+            for answer in sorted(answers, key=lambda one: (one.taken_ns or 0, one.engine, one.where))
+        )
+
+    def _read_process(self, process: Process, series: Sequence[StoredSeries], where: str) -> Iterator[LedgerAnswer]:
+        for reader in sorted({_find_reader(one) for one in series}):
+            mine = [one for one in series if _find_reader(one) == reader]
+            for time_ns, pages in sorted(_make_pages(mine).items()):
+                lines = [line for name in sorted(pages) for line in pages[name]]
+                page = "\n".join([*lines, EOF, ""]).encode()
+                try:
+                    told = self._collectors[reader].parse(page, f"{where} ({process})", time_ns)
+                except InputError:
+                    continue  # series that no rank is behind
+                facts = {
+                    "spelling": _find_spelling(pages),
+                    STORED_IN: "/".join(part for part in process.place if part),
+                    STORED_INSTANCE: process.instance,
+                }
+                yield from (replace(one, facts={**one.facts, **facts}) for one in told)
 
 
-def make_path(*, at_s: float) -> str:
-    """Write the question for the latest samples."""
-    return f"/api/v1/query?{urlencode({'query': make_selector(), 'time': f'{at_s:.3f}'})}"
+def make_path(*, reach_s: float, at_s: float | None = None, matchers: tuple[Matcher, ...] = ()) -> str:
+    """Write the question for the samples of the last seconds, as they were scraped.
+
+    Args:
+        at_s: the end, UTC epoch seconds; now by the server's clock if not given.
+    """
+    asked = {"query": f"{make_selector(matchers)}[{_write_ms(reach_s)}]"}
+    return f"/api/v1/query?{urlencode(asked | ({} if at_s is None else {'time': f'{at_s:.3f}'}))}"
 
 
-def make_range_paths(*, start_s: float, end_s: float, step_s: float) -> Iterator[str]:
-    """Write the questions for the samples of a span, each for so few moments that its answer stays small.
+def make_range_paths(
+    *,
+    start_s: float,
+    end_s: float,
+    step_s: float,
+    scrape_s: float,
+    matchers: tuple[Matcher, ...] = (),
+    moments: int = MOMENTS_AT_ONCE,
+) -> Iterator[str]:
+    """Write the questions for a span, each for so few moments that its answer stays small.
+
+    Args:
+        step_s: between moments; where it is not above the scrape interval, every sample is asked for.
+        scrape_s: scrape interval.
 
     Raises:
         UsageError: the span or the step is not positive.
     """
-    if not (step_s > 0 and end_s > start_s):
+    if not (step_s > 0 and scrape_s > 0 and end_s > start_s):
         raise UsageError(f"expected a span and a step above 0, got {end_s - start_s:g} s and {step_s:g} s")
-    for first in range(0, int((end_s - start_s) / step_s) + 1, MOMENTS_AT_ONCE):
-        begin_s = start_s + first * step_s
-        asked = {
-            "query": make_selector(),
-            "start": f"{begin_s:.3f}",
-            "end": f"{min(end_s, begin_s + (MOMENTS_AT_ONCE - 1) * step_s):.3f}",
-            "step": f"{step_s:.3f}",
-        }
-        yield f"/api/v1/query_range?{urlencode(asked)}"
+    reach_s = moments * max(step_s, scrape_s)
+    count = max(1, -(-round((end_s - start_s) * 1000) // round(reach_s * 1000)))
+    for number in range(count):
+        first_s = start_s + number * reach_s
+        last_s = min(end_s, first_s + reach_s)
+        if step_s <= scrape_s:
+            # One millisecond less: the same sample is not told twice.
+            yield make_path(reach_s=last_s - first_s - 0.001, at_s=last_s, matchers=matchers)
+        else:
+            yield _make_grid_path(first_s + step_s, last_s, step_s, scrape_s, matchers)
 
 
-def make_selector() -> str:
+def _make_grid_path(
+    first_s: float, last_s: float, step_s: float, scrape_s: float, matchers: tuple[Matcher, ...]
+) -> str:
+    reach = _write_ms(REACH_SHARE * scrape_s)
+    asked = {
+        "query": f"last_over_time({make_selector(matchers)}[{reach}])",
+        "start": f"{min(first_s, last_s):.3f}",
+        "end": f"{last_s:.3f}",
+        "step": f"{step_s:.3f}",
+    }
+    return f"/api/v1/query_range?{urlencode(asked)}"
+
+
+def make_rhythm_path(*, reach_s: float, at_s: float | None = None, matchers: tuple[Matcher, ...] = ()) -> str:
+    """Write the question for the samples of one small series of each engine: how often it is scraped."""
+    names = "(?:sglang|vllm)[:_](?:num_running_reqs|num_requests_running)"
+    asked = {"query": f"{write_selector(names, matchers)}[{_write_ms(reach_s)}]"}
+    return f"/api/v1/query?{urlencode(asked | ({} if at_s is None else {'time': f'{at_s:.3f}'}))}"
+
+
+def make_selector(matchers: tuple[Matcher, ...] = ()) -> str:
     """Write the selector of all series we read, in both spellings."""
-    rows = (*load_series("sglang"), *load_series("vllm"))
+    rows = (*load_series("sglang"), *load_series("vllm"), *load_series("sglang_loads"))
     names = sorted({name for row in rows for name in row.names} | {*BESIDE})
-    return f'{{__name__=~"(?:sglang|vllm|ray_vllm)[:_](?:{"|".join(names)})"}}'
+    return write_selector(f"(?:sglang|vllm|ray_vllm)[:_](?:{'|'.join(names)})", matchers)
 
 
-def _read_result(body: bytes, where: str) -> list[Any]:
-    told = decode_json(body, where)
-    data = told.get("data") if isinstance(told, dict) else None
-    if not isinstance(data, dict) or told.get("status") != "success":
-        raise InputError("expected an answer of Prometheus' HTTP API", where=where)
-    if data.get("resultType") not in ("vector", "matrix") or not isinstance(data.get("result"), list):
-        raise InputError("expected samples of series from Prometheus", where=where)
-    return list(data["result"])
+def _write_ms(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"
 
 
-def _make_pages(result: Iterable[Any], taken_ns: int | None) -> dict[_Key, dict[str, list[str]]]:
-    """Write the lines of each engine's page at each moment, by series."""
-    pages: dict[_Key, dict[str, list[str]]] = {}
-    for one in result:
-        try:
-            labels, points = one["metric"], one.get("values") or [one["value"]]
-            name = labels["__name__"]
-            identity, target = _write_identity(name, labels), _name_target(labels)
-            engine = "vllm" if "vllm" in name[:8] else "sglang"
-            for stamp, value in points:
-                key = _Key(engine, target, _read_time_ns(stamp, taken_ns))
-                pages.setdefault(key, {}).setdefault(name, []).append(f"{identity} {value}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedInput("a series without name, labels or values", where="Prometheus") from error
+def _find_engine(name: str) -> str:
+    """Find whose series this is; "" if of no engine."""
+    found = re.match(r"(?:ray_)?(sglang|vllm)[:_]", name)
+    return found[1] if found else ""
+
+
+def _find_reader(series: StoredSeries) -> str:
+    """Find what reads a series: load answers of SGLang carry the rank alone, as its pages never do."""
+    engine = _find_engine(series.name)
+    return "sglang-loads" if engine == "sglang" and series.labels.keys() == {"dp_rank"} else engine
+
+
+def _make_pages(series: Sequence[StoredSeries]) -> dict[int, dict[str, list[str]]]:
+    """Write the lines of an engine's page at each moment, by series."""
+    pages: dict[int, dict[str, list[str]]] = {}
+    for one in series:
+        identity = _write_identity(one.name, one.labels)
+        for time_ns, value in one.points:
+            pages.setdefault(time_ns, {}).setdefault(one.name, []).append(f"{identity} {value}")
     return pages
 
 
-def _read_time_ns(stamp: Any, taken_ns: int | None) -> int:
-    if isinstance(stamp, int | float) and math.isfinite(stamp):
-        return round(stamp * 1000) * (NS_PER_S // 1000)
-    if taken_ns is None:
-        raise ValueError("no time")
-    return taken_ns
-
-
 def _write_identity(name: str, labels: Mapping[str, str]) -> str:
-    kept = ",".join(f'{key}="{_escape(labels[key])}"' for key in sorted(labels) if key in LABELS)
+    kept = ",".join(f'{key}="{_escape(labels[key])}"' for key in sorted(labels))
     return f"{name}{{{kept}}}"
 
 
@@ -155,10 +196,6 @@ def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _name_target(labels: Mapping[str, str]) -> str:
-    return " ".join(labels[key] for key in ("namespace", "job", "instance") if key in labels) or "no instance"
-
-
-def _find_spelling(names: Sequence[str] | Mapping[str, object]) -> str:
+def _find_spelling(names: Mapping[str, object]) -> str:
     marks = {":" if ":" in name else "_" for name in names}
     return "both" if len(marks) > 1 else "colon" if marks == {":"} else "underscore"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dprankdiag.model.devices import Devices
 from dprankdiag.model.sources import Source
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -21,6 +22,9 @@ EngineName = Literal["sglang", "vllm"]
 Role = Literal["unified", "prefill", "decode"]
 Fact = str | int | float | bool
 """What an engine says of its configuration; never a secret."""
+
+STORED_IN, STORED_INSTANCE = "stored_in", "stored_instance"
+"""Facts of an answer that a Prometheus server stored: cluster/namespace/job of what was scraped, and its instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,11 @@ class LedgerAnswer:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     unlabelled: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Tell whether a server stored it: its stamp is of the scrape then, not of our question, and stays."""
+        return STORED_IN in self.facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,7 @@ class LedgerFile:
         name, at_s: target and seconds if the user gave them.
         gaps: polls that failed, of a recording.
         places: of each answer, where the file holds several targets; empty if all are of `place`.
+        devices: GPUs and hosts, where a server stores of them too.
     """
 
     source: Source
@@ -137,3 +147,4 @@ class LedgerFile:
     at_s: float | None = None
     gaps: tuple[NoData, ...] = ()
     places: tuple[str, ...] = ()
+    devices: Devices | None = None

@@ -15,12 +15,13 @@ from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.diagnosis import Diagnosis, Finding
+from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.dumps import diagnose_dumps
-from dprankdiag.pipelines.inputs import read_inputs
+from dprankdiag.pipelines.inputs import Inputs, read_inputs
 from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join_kinds
 from dprankdiag.pipelines.judging import judge, weigh
 from dprankdiag.pipelines.memory import return_large_arrays
@@ -47,6 +48,7 @@ class Options:
         jobs: files to read at a time.
         baseline: bundle of an earlier recording to hold this one against.
         interval_s: seconds between snapshots of metrics where they do not tell.
+        stored: what Prometheus servers hold of engines, as read before.
         keep_steps: keep what every step holds, so that any can be looked at.
     """
 
@@ -57,6 +59,7 @@ class Options:
     jobs: int = 1
     baseline: Path | None = None
     interval_s: float | None = None
+    stored: tuple[LedgerFile, ...] = ()
     keep_steps: bool = False
 
 
@@ -100,7 +103,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     catalog = load_kernels(options.patterns)
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
     baseline = load_baseline(options.baseline) if options.baseline else None
-    inputs = read_inputs(paths, progress, options.jobs)
+    inputs = read_inputs(paths, progress, options.jobs) if paths or not options.stored else Inputs((), ())
     if not inputs.readings and options.window is not None:
         raise UsageError("no input has a time axis to cut", where="--window", mend="leave it out")
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
@@ -109,10 +112,10 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     if inputs.dumps:
         others.append(diagnose_dumps(inputs.dumps, options.expect_ranks, rank_map))
     ledger_tables: dict[str, Columns] = {}
-    if inputs.ledgers:
-        by_ledger, ledger_tables = diagnose_ledger_files(inputs.ledgers, options.interval_s, options.expect_ranks)
+    if files := (*inputs.ledgers, *options.stored):
+        by_ledger, ledger_tables = diagnose_ledger_files(files, options.interval_s, options.expect_ranks)
         others.append(by_ledger)
-    del inputs  # what was read from several files lives on in the traces only
+    del inputs, files  # what was read from several files lives on in the traces only
     diagnoses: list[Diagnosis] = []
     parts: list[GroupPart] = []
     records: list[StepRecord] = []

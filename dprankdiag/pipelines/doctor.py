@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dprankdiag.collectors.http import Access
+from dprankdiag.collectors.prometheus_select import Matcher
 from dprankdiag.model.checkup import Checkup
 from dprankdiag.pipelines.engine_doctor import EngineDoctor
 from dprankdiag.pipelines.prometheus_doctor import SCHEME, PrometheusDoctor
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 
 def examine(
-    targets: Sequence[str], access: Access | None = None, *, transport: httpx.BaseTransport | None = None
+    targets: Sequence[str],
+    access: Access | None = None,
+    matchers: tuple[Matcher, ...] = (),
+    *,
+    transport: httpx.BaseTransport | None = None,
 ) -> tuple[Checkup, ...]:
     """Examine engines together, so that nodes of one are seen as one, and each Prometheus by itself.
 
     Args:
+        matchers: choose series of a Prometheus by their labels.
         transport: stands in for the network.
 
     Raises:
@@ -34,5 +40,5 @@ def examine(
     ):
         found = list(doctor.examine(engines))
         for store in stores:
-            found += store_doctor.examine(store)
+            found += store_doctor.examine(store, matchers)
     return tuple(found)

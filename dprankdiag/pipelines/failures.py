@@ -52,4 +52,9 @@ class Failures:
 
 def find_base(told: Told) -> str:
     """Return the address that an answer's interface belongs to, with the path before it if it has one."""
-    return _PATH.sub("", told.where)
+    return strip_path(told.where)
+
+
+def strip_path(where: str) -> str:
+    """Take the path of an interface from the end of where it answered."""
+    return _PATH.sub("", where)

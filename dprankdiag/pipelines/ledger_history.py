@@ -10,7 +10,7 @@ from dprankdiag.model.ledger_results import LEDGER_HISTORY, LEDGER_RANKS
 from dprankdiag.model.ledgers import Ledger
 from dprankdiag.model.schema import Columns, join_rows
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
-from dprankdiag.pipelines.tracking import WINDOW_S, is_series, view_moment
+from dprankdiag.pipelines.tracking import find_window_s, is_series, view_moment
 from dprankdiag.units import NS_PER_S
 
 MOST_MOMENTS = 600
@@ -35,8 +35,9 @@ def _follow(ledger: Ledger, expect_ranks: int | None) -> Iterator[Columns]:
         return
     room = max(min(MOST_MOMENTS, MOST_ROWS // max(len(ledger.ranks), 1)), 1)
     apart = -(-ledger.n_moments // room)
+    window_s = find_window_s(ledger)
     for place in range(apart, ledger.n_moments, apart):
-        seen = view_moment(ledger, place, WINDOW_S, expect_ranks)
+        seen = view_moment(ledger, place, window_s, expect_ranks)
         tables = tabulate_ledgers([seen])
         if tables:
             at_ns = ledger.start_ns + round(float(ledger.seconds[place]) * NS_PER_S)

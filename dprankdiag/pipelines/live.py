@@ -3,21 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from dprankdiag.analysis.ledgers import Sighting, join_sightings
-from dprankdiag.model.ledgers import Ledger, LedgerAnswer
+from dprankdiag.model.ledgers import STORED_IN, Ledger, LedgerAnswer
 from dprankdiag.model.sources import Source
-from dprankdiag.pipelines.failures import find_base
+from dprankdiag.pipelines.failures import find_base, strip_path
 from dprankdiag.pipelines.snapshots import name_ledgers
+from dprankdiag.pipelines.stored_homes import arrange_stored
+from dprankdiag.pipelines.untimed import ENGINE
 
 
-def join_live(answers: Sequence[LedgerAnswer]) -> list[Ledger]:
-    """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank."""
-    homes = find_homes(answers)
+def join_live(answers: Sequence[LedgerAnswer], names: dict[str, str] | None = None) -> list[Ledger]:
+    """Join answers of running engines, one ledger an engine: its ports and nodes share a model and no rank.
+
+    Args:
+        names: address → name of the engine it was part of, which it keeps whoever else comes or goes; added to.
+    """
+    answers, homes, notes = arrange(answers)
     sources = [_make_source(where, items) for where, items in _group_by_where(answers).items()]
     sightings = [Sighting(answer, homes[find_base(answer)]) for answer in answers]
     ledgers = join_sightings(sightings, None, sources)
-    return name_ledgers([ledger for ledger in ledgers if ledger.n_moments], ())
+    noted = [
+        replace(ledger, notes=(*ledger.notes, *notes)) if ledger.facts.get(STORED_IN) else ledger for ledger in ledgers
+    ]
+    telling = [ledger for ledger in noted if ledger.n_moments]
+    return name_ledgers(telling, ()) if names is None else _keep_names(telling, names)
+
+
+def _keep_names(ledgers: Sequence[Ledger], names: dict[str, str]) -> list[Ledger]:
+    """Name ledgers as before where one of their addresses is known, and others by a name that nobody has."""
+    proposed = [ledger.name for ledger in name_ledgers(ledgers, ())]
+    if names:
+        proposed = [
+            Path(ledger.name).name if name == ENGINE else name for ledger, name in zip(ledgers, proposed, strict=True)
+        ]
+    named: list[Ledger] = []
+    for ledger, name in zip(ledgers, proposed, strict=True):
+        bases = [strip_path(source.path) for source in ledger.sources]
+        used = {one.name for one in named}
+        known = next((names[base] for base in bases if base in names and names[base] not in used), None)
+        fresh = name if name not in used and name not in names.values() else ledger.name
+        named.append(replace(ledger, name=known or fresh))
+        names |= {base: known or fresh for base in bases if base not in names}
+    return named
+
+
+def arrange(answers: Sequence[LedgerAnswer]) -> tuple[list[LedgerAnswer], dict[str, str], tuple[str, ...]]:
+    """Sort answers of engines, and of servers that stored what they told, by engine.
+
+    Returns:
+        The answers, those of one engine on common moments; the place of each address; and what could not be told.
+    """
+    stored = arrange_stored([answer for answer in answers if answer.is_stored])
+    asked = [answer for answer in answers if not answer.is_stored]
+    return [*asked, *stored.answers], find_homes(asked) | stored.homes, stored.notes
 
 
 def find_homes(answers: Iterable[LedgerAnswer]) -> dict[str, str]:

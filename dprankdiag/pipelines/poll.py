@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.exposition import EOF
 from dprankdiag.collectors.http import ACCEPT_JSON, ACCEPT_TEXT, Access, Fetcher, Pace, hide_credentials
-from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_paths
+from dprankdiag.collectors.prometheus_select import Matcher
 from dprankdiag.collectors.sglang_loads import SglangGetLoad, SglangLoads
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.sglang_server_info import SglangServerInfo
@@ -29,7 +29,7 @@ from dprankdiag.errors import InputError
 from dprankdiag.model.ledgers import EngineName, LedgerAnswer, NoData
 from dprankdiag.pipelines.doubts import Doubts
 from dprankdiag.pipelines.sources import Answers, Stream, read_memory, read_targets
-from dprankdiag.units import NS_PER_S
+from dprankdiag.pipelines.stored import StoredEngines
 
 if TYPE_CHECKING:
     import httpx
@@ -109,6 +109,7 @@ class Poller:
         transport: stands in for the network.
         clock: UTC epoch ns.
         chance: numbers from 0 to 1, for the jitter of waits after failures.
+        matchers: choose series by their labels, where a target is a Prometheus server.
         patience_s: how long numbers wait for configuration, which a stuck engine may never tell; what comes later is
             told at the next poll.
 
@@ -121,6 +122,7 @@ class Poller:
         targets: Iterable[str],
         access: Access | None = None,
         *,
+        matchers: tuple[Matcher, ...] = (),
         transport: httpx.BaseTransport | None = None,
         clock: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
@@ -128,16 +130,24 @@ class Poller:
     ) -> None:
         sources = read_targets(targets)
         self._targets = [_Target(base, Pace(EVERY_TICK_S, chance)) for base in sources.engines]
-        self._servers = [(base, Pace(EVERY_TICK_S, chance)) for base in sources.servers]
         self._memory = sources.memory
         self._streams: list[Stream] = [open_stream() for open_stream in sources.streams]
+        self._collectors: dict[type[Collector], Collector] = {}
         self._fetcher = Fetcher(access, transport=transport, clock=clock)
         self._clock = clock
         self._chance = chance
         self._patience_s = patience_s
+        readers = {
+            "sglang": self._get(SglangMetrics),
+            "sglang-loads": self._get(SglangLoads),
+            "vllm": self._get(VllmMetrics),
+        }
+        self._servers = [
+            (StoredEngines(base, self._fetcher, readers, matchers, clock=clock), Pace(EVERY_TICK_S, chance))
+            for base in sources.servers
+        ]
         self._late: list[Future[Answers]] = []
         self._polls = 0
-        self._collectors: dict[type[Collector], Collector] = {}
         self._pool = ThreadPoolExecutor(min(MOST_AT_ONCE, 4 * len(self._targets) + len(self._servers) + 1), "poll")
         # Pages are taken apart one after the other, in one thread: the interpreter does no two at once, and each thread
         # would keep memory for the largest page it has seen.
@@ -171,21 +181,11 @@ class Poller:
                 if interface.pace.is_due(now_ns) and not interface.is_asked and not _is_replaced(target, interface):
                     interface.is_asked = True
                     (rarely if interface.is_rare else often).append(partial(self._ask, target, interface))
-        often += [partial(self._ask_server, base, pace) for base, pace in self._servers if pace.is_due(now_ns)]
+        often += [partial(self._ask_server, server, pace) for server, pace in self._servers if pace.is_due(now_ns)]
         answers = [*unknown, *self._run(often, rarely), *self._look_around(now_ns)]
         self._polls += 1
         if self._polls % TIDY_POLLS == 0:
             give_back_memory()
-        return answers
-
-    def read_back(self, since_s: float, step_s: float) -> Answers:
-        """Ask the Prometheus servers among the targets for the last seconds, one answer a step and engine."""
-        end_s = self._clock() / NS_PER_S
-        paths = list(make_range_paths(start_s=end_s - since_s, end_s=end_s, step_s=step_s))
-        answers: Answers = []
-        for base, _ in self._servers:
-            told = [answer for path in paths for answer in self._question(base, path)]
-            answers.extend(told or [self._find_nothing(base)])
         return answers
 
     def _look_around(self, now_ns: int) -> Answers:
@@ -193,26 +193,10 @@ class Poller:
         heard = [answer for stream in self._streams if (answer := stream.poll(now_ns)) is not None]
         return [*heard, *(read_memory(now_ns) if self._memory else [])]
 
-    def _ask_server(self, base: str, pace: Pace) -> Answers:
-        path = make_path(at_s=self._clock() / NS_PER_S)
-        answers = self._question(base, path) or [self._find_nothing(base)]
-        failure = next((answer for answer in answers if isinstance(answer, NoData)), None)
-        pace.note(self._clock(), failure)
+    def _ask_server(self, server: StoredEngines, pace: Pace) -> Answers:
+        answers = server.poll()
+        pace.note(self._clock(), next((answer for answer in answers if isinstance(answer, NoData)), None))
         return answers
-
-    def _question(self, base: str, path: str) -> Answers:
-        reply = self._fetcher.fetch(PrometheusApi.interface, base, path, ACCEPT_JSON)
-        if isinstance(reply, NoData):
-            return [reply]
-        where = hide_credentials(base)
-        readers = {"sglang": self._get(SglangMetrics), "vllm": self._get(VllmMetrics)}
-        try:
-            return list(PrometheusApi(readers).parse(reply.body, where, reply.received_ns))
-        except InputError as error:
-            return [NoData(PrometheusApi.interface, where, reply.received_ns, error.what)]
-
-    def _find_nothing(self, base: str) -> NoData:
-        return NoData(PrometheusApi.interface, hide_credentials(base), self._clock(), "holds no series of an engine")
 
     def _run(self, jobs: Sequence[Callable[[], Answers]], rare: Sequence[Callable[[], Answers]]) -> Answers:
         """Run jobs to their end, and rare ones as far as patience goes."""

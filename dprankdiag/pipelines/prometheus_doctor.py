@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,28 +12,27 @@ from dprankdiag.catalog.checks import find_checks, load_families
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.collectors.http import ACCEPT_JSON, check_target
+from dprankdiag.collectors.prometheus_select import Matcher, write_selector
 from dprankdiag.model.checkup import Checkup, Interface
 from dprankdiag.model.ledgers import EngineName, Fact, NoData
 from dprankdiag.pipelines.engine_doctor import DP_ATTENTION, Doctor, name_status
 from dprankdiag.pipelines.judgeable import judge_causes
 
-if TYPE_CHECKING:
-    pass
-
 SCHEME = "prometheus+"
 INTERFACE = "prometheus-query"
 
-_NAMES = 'count by (__name__, job) ({__name__=~"(sglang|vllm)[:_].+"})'
+_NAMES = ("count by (__name__, job)", "(sglang|vllm)[:_].+")
 _RANKS = {
     "sglang": (
-        "count by (job, dp_rank, model_name) "
-        '({__name__=~"sglang[:_](dp_attention_tokens_total|realtime_tokens_total|num_running_reqs)"})'
+        "count by (job, dp_rank, model_name)",
+        "sglang[:_](dp_attention_tokens_total|realtime_tokens_total|num_running_reqs)",
     ),
-    "vllm": 'count by (job, engine, model_name) ({__name__=~"vllm[:_]num_requests_running"})',
+    "vllm": ("count by (job, engine, model_name)", "vllm[:_]num_requests_running"),
 }
 _RANK_LABEL = {"sglang": "dp_rank", "vllm": "engine"}
-_STEPS = 'sum by (job) ({__name__=~"sglang[:_]dp_attention_steps_total"})'
-_UP = "up"
+_STEPS = ("sum by (job)", "sglang[:_]dp_attention_steps_total")
+_UP = ("max by (job, instance)", "up")
+"""Questions: an aggregation, and the names of the series it is over."""
 
 Row = tuple[Mapping[str, str], float]
 
@@ -42,16 +40,25 @@ Row = tuple[Mapping[str, str], float]
 class PrometheusDoctor(Doctor):
     """Examines what Prometheus stores."""
 
-    def examine(self, target: str) -> tuple[Checkup, ...]:
-        """Ask one Prometheus; one checkup for each job whose series it stores, or one that says what is wrong."""
+    def examine(self, target: str, matchers: tuple[Matcher, ...] = ()) -> tuple[Checkup, ...]:
+        """Ask one Prometheus; one checkup for each job whose series it stores, or one that says what is wrong.
+
+        Args:
+            matchers: choose series by their labels.
+        """
         base = check_target(target.removeprefix(SCHEME))
-        names, interface = self._query(base, _NAMES)
+
+        def ask(question: tuple[str, str]) -> tuple[list[Row] | None, Interface]:
+            aggregation, series = question
+            return self._query(base, f"{aggregation} ({write_selector(series, matchers)})")
+
+        names, interface = ask(_NAMES)
         if names is None:
             return (_make_empty(base, interface, {}),)
         if not names:
             return (_make_empty(base, interface, {"stored": False}),)
-        rows = {engine: self._query(base, query)[0] or [] for engine, query in _RANKS.items()}
-        steps, up = (self._query(base, query)[0] or [] for query in (_STEPS, _UP))
+        rows = {engine: ask(question)[0] or [] for engine, question in _RANKS.items()}
+        steps, up = (ask(question)[0] or [] for question in (_STEPS, _UP))
         engines: tuple[EngineName, ...] = ("sglang", "vllm")
         return tuple(
             _sum_up(base, interface, engine, job, stored, rows[engine], steps, up)

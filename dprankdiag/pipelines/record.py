@@ -10,6 +10,7 @@ from typing import Protocol
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.pipelines.failures import Failures, Told
 from dprankdiag.pipelines.ticks import Wait, run_ticks
+from dprankdiag.store.first_time import FirstTime
 
 Poll = Callable[[], Sequence[Told]]
 """Ask all targets once; what did not answer is `NoData`."""
@@ -70,10 +71,11 @@ def record(
     """
     failures = Failures()
     answered: set[tuple[str, str]] = set()
+    first_time = FirstTime()
     done = Recorded()
     for tick in run_ticks(interval_s, wait, duration_s=duration_s, now=now):
         taken_ns = moment()
-        told = poll()
+        told = first_time.pick(poll())
         keep(told, taken_ns)
         answers = [item for item in told if isinstance(item, LedgerAnswer)]
         answered.update((item.where, item.interface) for item in answers)

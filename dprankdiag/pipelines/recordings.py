@@ -11,7 +11,7 @@ from dprankdiag.model.ledgers import LedgerAnswer, LedgerFile, NoData
 from dprankdiag.model.recordings import RECORDING
 from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.failures import find_base
-from dprankdiag.pipelines.live import find_homes
+from dprankdiag.pipelines.live import arrange
 from dprankdiag.store.recording import read_recording
 
 
@@ -27,18 +27,18 @@ def read_recorded_file(path: Path) -> LedgerFile:
     if not answers:
         why = f": {failed[0].reason}" if failed else ""
         raise InputError(f"a recording in which no engine answered{why}", where=str(path), mend="record again")
-    homes = find_homes(answers)
+    arranged, homes, notes = arrange(answers)
     source = Source(
         str(path),
         RECORDING,
         "used",
         producer=", ".join(sorted({answer.engine for answer in answers})),
         ranks=tuple(sorted({rank for answer in answers for rank in answer.ranks})),
-        warnings=tuple(_list_warnings(answers, failed)),
+        warnings=(*_list_warnings(answers, failed), *notes),
     )
     # The recording is the input that is reported, not the addresses in it.
-    told = tuple(replace(answer, where=str(path), warnings=()) for answer in answers)
-    places = tuple(homes[find_base(answer)] for answer in answers)
+    told = tuple(replace(answer, where=str(path), warnings=()) for answer in arranged)
+    places = tuple(homes[find_base(answer)] for answer in arranged)
     return LedgerFile(source, told, str(path.parent), gaps=gaps, places=places)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from dprankdiag.model.diagnosis import Diagnosis, Finding
 from dprankdiag.model.ledgers import Ledger, LedgerFile
 from dprankdiag.model.schema import Columns
+from dprankdiag.pipelines.device_evidence import attach_devices
 from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_files import join_files
 from dprankdiag.pipelines.ledger_history import tabulate_history
@@ -29,10 +30,13 @@ def diagnose_ledger_files(
     Raises:
         UsageError: two targets with equal labels cannot be told apart.
     """
-    ledgers = name_ledgers(join_files(files, interval_s), {file.name for file in files if file.name is not None})
+    joined = join_files(files, interval_s)
+    ledgers = name_ledgers(joined, {file.name for file in files if file.name is not None})
     views = [view_whole(ledger, expect_ranks) for ledger in ledgers]
     diagnoses = [diagnose_view(view, find_lasting(view.window.ledger, expect_ranks)) for view in views]
-    return join_diagnoses(diagnoses, ()), tabulate_ledgers(views) | tabulate_history(ledgers, expect_ranks)
+    names = {one.name: named.name for one, named in zip(joined, ledgers, strict=True)}
+    diagnosis = attach_devices(join_diagnoses(diagnoses, ()), files, names)
+    return diagnosis, tabulate_ledgers(views) | tabulate_history(ledgers, expect_ranks)
 
 
 def name_ledgers(ledgers: Sequence[Ledger], given: Collection[str]) -> list[Ledger]:

@@ -18,8 +18,11 @@ from dprankdiag.units import NS_PER_S
 WINDOW_S = 10.0
 """Seconds that are judged together: enough requests and steps to tell, little enough to answer within ten seconds."""
 
-SHORT_S = 4.0
-"""The last of them are judged by themselves too: what has just begun fills a short window sooner."""
+WINDOW_MOMENTS = 3.0
+"""Where moments are further apart, so many of their gaps make a window: fewer are not told from a hiccup."""
+
+SHORT_SHARE = 0.4
+"""This last part of a window is judged by itself too: what has just begun fills a short window sooner."""
 
 RAISE_LAST, RAISE_SHARE = 2, 1.0
 """A rank is named when it was named in so many of so many last moments ..."""
@@ -136,12 +139,25 @@ def judge_moment(
     """
     seen = view_moment(ledger, last, window_s, expect_ranks)
     findings = _judge(seen)
-    if ledger.seconds is not None and window_s > SHORT_S:
+    if ledger.seconds is not None and window_s >= WINDOW_S:
         known = {_class_of(finding) for finding in findings}
-        findings += [
-            one for one in _judge(view_moment(ledger, last, SHORT_S, expect_ranks)) if _class_of(one) not in known
-        ]
+        short = view_moment(ledger, last, SHORT_SHARE * window_s, expect_ranks)
+        findings += [one for one in _judge(short) if _class_of(one) not in known]
     return seen, findings
+
+
+def find_window_s(ledger: Ledger) -> float:
+    """Find the seconds to judge together: the usual window, or more where moments are far apart."""
+    if ledger.seconds is None or ledger.n_moments < 2:
+        return WINDOW_S
+    return max(WINDOW_S, WINDOW_MOMENTS * float(np.median(np.diff(ledger.seconds))))
+
+
+def find_last_ns(ledger: Ledger) -> int | None:
+    """Find the last moment of a ledger, UTC epoch ns."""
+    if ledger.start_ns is None or ledger.seconds is None or not ledger.n_moments:
+        return None
+    return ledger.start_ns + round(float(ledger.seconds[-1]) * NS_PER_S)
 
 
 def _class_of(finding: Finding) -> str:
@@ -172,22 +188,23 @@ def is_series(ledger: Ledger) -> bool:
     """Tell whether a ledger is long enough to be searched for times."""
     if ledger.seconds is None or ledger.n_moments < FEWEST_MOMENTS:
         return False
-    return float(ledger.seconds[-1]) >= 2 * WINDOW_S
+    return float(ledger.seconds[-1]) >= 2 * find_window_s(ledger)
 
 
 def find_episodes(ledger: Ledger, expect_ranks: int | None = None) -> list[Finding]:
     """Follow a recording from moment to moment and list what lasted, when, and how it came."""
     assert ledger.seconds is not None
     tracker = Tracker()
+    window_s = find_window_s(ledger)
     spans: dict[tuple[str, tuple[int, ...]], list[_Span]] = {}
     stride = max(1, ledger.n_moments // MOST_JUDGED)
     places = range(1, ledger.n_moments, stride)
     gap_s = 2.0 * stride * float(np.median(np.diff(ledger.seconds)))
     for place in places:
         at_s = float(ledger.seconds[place])
-        if at_s < WINDOW_S / 2:
+        if at_s < window_s / 2:
             continue
-        _, findings = judge_moment(ledger, place, expect_ranks=expect_ranks)
+        _, findings = judge_moment(ledger, place, window_s, expect_ranks)
         for finding in tracker.observe(at_s, findings):
             known = spans.setdefault((finding.cause, finding.ranks), [])
             since_s = (finding.onset_ns or 0) / NS_PER_S
@@ -196,10 +213,10 @@ def find_episodes(ledger: Ledger, expect_ranks: int | None = None) -> list[Findi
                 known[-1].finding = min(known[-1].finding, finding, key=_gravity)
             else:
                 known.append(_Span(min(since_s, at_s), at_s, finding))
-    return [_join_spans(ledger, parts) for parts in spans.values()]
+    return [_join_spans(ledger, parts, window_s) for parts in spans.values()]
 
 
-def _join_spans(ledger: Ledger, spans: Sequence[_Span]) -> Finding:
+def _join_spans(ledger: Ledger, spans: Sequence[_Span], window_s: float) -> Finding:
     """Make one finding of all times at which the same ranks were named for the same cause."""
     assert ledger.seconds is not None
     origin_ns, length_s = ledger.start_ns or 0, float(ledger.seconds[-1])
@@ -210,7 +227,7 @@ def _join_spans(ledger: Ledger, spans: Sequence[_Span]) -> Finding:
     finding = _spread_loss(worst, covered_s, length_s)
     if covered_s >= STEADY_SHARE * length_s:
         return replace(finding, when="steady", window=window, onset_ns=None)
-    if len(spans) == 1 and first_s > WINDOW_S and last_s >= length_s - WINDOW_S:
+    if len(spans) == 1 and first_s > window_s and last_s >= length_s - window_s:
         return replace(finding, when="onset", window=window, onset_ns=window.start_ns)
     period_ns = _find_period(spans)
     when: When = "periodic" if period_ns is not None else "burst"

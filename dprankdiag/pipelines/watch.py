@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dprankdiag.analysis.ledger_view import LedgerView
@@ -11,7 +11,7 @@ from dprankdiag.catalog.causes import load_causes
 from dprankdiag.classifiers.base import name_numbers
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.diagnosis import Diagnosis, Finding
-from dprankdiag.model.ledgers import Ledger, LedgerAnswer, NoData
+from dprankdiag.model.ledgers import STORED_IN, Ledger, LedgerAnswer, NoData
 from dprankdiag.model.schema import Columns
 from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.failures import UNKNOWN, Failures, Told, find_base
@@ -19,7 +19,8 @@ from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, judge_view, view_whole
 from dprankdiag.pipelines.live import join_live
-from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, judge_moment
+from dprankdiag.pipelines.stored_told import StoredTold
+from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, find_last_ns, find_window_s, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
 from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.units import NS_PER_S
@@ -48,6 +49,36 @@ class Report:
 
 
 @dataclass(slots=True)
+class _Followed:
+    """What is known of one engine from tick to tick.
+
+    Attributes:
+        judged_ns: the last moment that was judged, UTC epoch ns; a tick without a newer one is no second sight of it.
+        view, shown: the window that ends there, and its findings.
+        lasting: findings that last.
+    """
+
+    judged_ns: int | None = None
+    view: LedgerView | None = None
+    shown: tuple[Finding, ...] = ()
+    lasting: tuple[Finding, ...] = ()
+    tracker: Tracker = field(default_factory=Tracker)
+
+    def observe(self, ledger: Ledger | None, window_s: float, expect_ranks: int | None, at_ns: int) -> None:
+        """Take in a tick; without a ledger the engine told nothing in it."""
+        last_ns = None if ledger is None else find_last_ns(ledger)
+        if ledger is not None and last_ns is not None and last_ns == self.judged_ns:
+            return
+        self.judged_ns, self.view, self.shown = last_ns, None, ()
+        if ledger is not None:
+            if STORED_IN in ledger.facts:  # the scrape interval is not the user's to choose
+                window_s = max(window_s, find_window_s(ledger))
+            self.view, findings = judge_moment(ledger, ledger.n_moments - 1, window_s, expect_ranks)
+            self.shown = tuple(findings)
+        self.lasting = self.tracker.observe((last_ns or at_ns) / NS_PER_S, self.shown)
+
+
+@dataclass(slots=True)
 class Watcher:
     """Takes in what engines tell, tick by tick.
 
@@ -60,19 +91,21 @@ class Watcher:
     expect_ranks: int | None = None
     _told: deque[tuple[int, tuple[LedgerAnswer, ...]]] = field(default_factory=deque)
     _config: dict[tuple[str, str], LedgerAnswer] = field(default_factory=dict)
+    _stored: StoredTold = field(default_factory=StoredTold)
     _failures: Failures = field(default_factory=Failures)
-    _tracker: Tracker = field(default_factory=Tracker)
+    _names: dict[str, str] = field(default_factory=dict)
+    _followed: dict[str, _Followed] = field(default_factory=dict)
 
     def observe(self, told: Sequence[Told], at_ns: int) -> Report:
         """Take in a tick and judge the last window; a finding is named once it lasts."""
-        seen: list[LedgerView] = []
-        shown: list[Finding] = []
-        for ledger in self._take_in(told, at_ns):
-            view, findings = judge_moment(ledger, ledger.n_moments - 1, self.window_s, self.expect_ranks)
-            seen.append(view)
-            shown += findings
-        lasting = self._tracker.observe(at_ns / NS_PER_S, shown)
-        return self._report([self._conclude(view, lasting, shown) for view in seen], seen, at_ns)
+        ledgers = {ledger.name: ledger for ledger in self._take_in(told, at_ns)}
+        for name in [*ledgers, *(name for name in self._followed if name not in ledgers)]:
+            followed = self._followed.setdefault(name, _Followed())
+            followed.observe(ledgers.get(name), self.window_s, self.expect_ranks, at_ns)
+        seen = [self._followed[name] for name in ledgers]
+        self._followed = {name: one for name, one in self._followed.items() if name in ledgers or one.lasting}
+        views = [one.view for one in seen if one.view is not None]
+        return self._report([_conclude(one.view, one.lasting, one.shown) for one in seen if one.view], views, at_ns)
 
     def conclude_once(self, told: Sequence[Told], at_ns: int) -> Report:
         """Take in a tick and judge all that was told so far together, without asking that it lasts."""
@@ -82,36 +115,41 @@ class Watcher:
     def _take_in(self, told: Sequence[Told], at_ns: int) -> list[Ledger]:
         """Keep a tick and join what is kept of engines that told something in it: no data is no verdict.
 
-        All answers of a tick are of its moment, whatever the clocks of the engines' hosts say.
+        All answers of a tick are of its moment, whatever the clocks of the engines' hosts say; those that a server
+        stored are of the moment at which it scraped them, and count once however often they are told.
         """
         self._failures.note(told)
-        answers = tuple(replace(item, taken_ns=at_ns) for item in told if isinstance(item, LedgerAnswer))
+        answers = tuple(
+            item if item.is_stored else replace(item, taken_ns=at_ns) for item in told if isinstance(item, LedgerAnswer)
+        )
         # Configuration is told once in a while and holds until it is told again.
         self._config |= {(item.where, item.interface): item for item in answers if not _is_load(item)}
-        self._told.append((at_ns, tuple(item for item in answers if _is_load(item))))
+        loads = tuple(item for item in answers if _is_load(item))
+        fresh = {find_base(item) for item in loads}
+        self._told.append((at_ns, tuple(item for item in loads if not item.is_stored)))
         while self._told[0][0] < at_ns - KEPT_WINDOWS * self.window_s * NS_PER_S:
             self._told.popleft()
-        fresh = {find_base(item) for item in self._told[-1][1]}
-        kept = [item for _, tick in self._told for item in tick]
+        stored = self._stored.keep([item for item in loads if item.is_stored], self.window_s)
+        kept = [*(item for _, tick in self._told for item in tick), *stored]
         config = [replace(item, taken_ns=None) for item in self._config.values()]
-        return join_live([item for item in (*config, *kept) if find_base(item) in fresh])
-
-    def _conclude(self, seen: LedgerView, lasting: Iterable[Finding], shown: Iterable[Finding]) -> Diagnosis:
-        engine = seen.window.ledger.name
-        named = [finding for finding in lasting if finding.engine == engine]
-        _, abstentions = judge_view(seen)
-        diagnosis = conclude_ledger(seen, named, abstentions)
-        pending = tuple(_list_pending([finding for finding in shown if finding.engine == engine], named))
-        headline = diagnosis.headline
-        if not named:
-            headline = pending[0] if pending else headline if seen.window.has_growth else _FIRST_TICK
-        return replace(diagnosis, headline=headline, notes=(*pending, *diagnosis.notes))
+        return join_live([item for item in (*config, *kept) if find_base(item) in fresh], self._names)
 
     def _report(self, diagnoses: Sequence[Diagnosis], seen: Sequence[LedgerView], at_ns: int) -> Report:
         failed = tuple(self._failures.current.values())
         unusable = tuple(_make_unused(item) for item in failed)
         joined = join_diagnoses(diagnoses, unusable) if diagnoses else _say_nothing(failed, unusable)
         return Report(publish_numbers(joined), tabulate_ledgers(seen), failed, at_ns)
+
+
+def _conclude(seen: LedgerView, named: Sequence[Finding], shown: Sequence[Finding]) -> Diagnosis:
+    """Conclude what a window shows, with the findings that last; what does not yet is said beside them."""
+    _, abstentions = judge_view(seen)
+    diagnosis = conclude_ledger(seen, named, abstentions)
+    pending = tuple(_list_pending(shown, named))
+    headline = diagnosis.headline
+    if not named:
+        headline = pending[0] if pending else headline if seen.window.has_growth else _FIRST_TICK
+    return replace(diagnosis, headline=headline, notes=(*pending, *diagnosis.notes))
 
 
 def _make_unused(failed: NoData) -> Source:

@@ -18,6 +18,7 @@ from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.model.recordings import APPLICATION_ID, HEAD_BYTES, is_recording_head
 from dprankdiag.store import recording_rows as rows
 from dprankdiag.store import recording_schema as schema
+from dprankdiag.store.first_time import FirstTime
 
 Told = LedgerAnswer | NoData
 
@@ -57,6 +58,7 @@ class Recorder:
         self._field_sets: dict[str, int] = {}
         self._facts: dict[str, int] = {}
         self._columns: set[str] = set()
+        self._first_time = FirstTime()
         self._next_answer = self._tick = 1
         self._lock, is_new = _lock_file(path)
         self._database: sqlite3.Connection | None = None
@@ -84,6 +86,7 @@ class Recorder:
             UsageError: the disk is full or the file cannot be written any more.
         """
         moment_ns = time.time_ns() if moment_ns is None else moment_ns
+        told = self._first_time.pick(told)
         with self._transaction() as database:
             first = self._next_answer
             for answer, item in enumerate(told, first):

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -43,7 +43,8 @@ def read_recording(
 
     Args:
         since_ns, until_ns: only ticks from then on, and before then, by the recorder's clock.
-        by_tick: answers are of the moment of their tick, whatever the clocks of the engines' hosts said.
+        by_tick: answers are of the moment of their tick, whatever the clocks of the engines' hosts said; not those that
+            a Prometheus server stored.
 
     Raises:
         InputError: it is no recording, or one of a newer version.
@@ -108,7 +109,7 @@ def _read_all(
     first, last = _find_span(database, *span)
     query = (
         f"SELECT answer, {'recorded_ns' if by_tick else 'taken_ns'}, target, status, reason, unlabelled, field_set, "
-        "fact_set, warnings FROM answers WHERE answer BETWEEN ? AND ? ORDER BY answer"
+        "fact_set, warnings, taken_ns FROM answers WHERE answer BETWEEN ? AND ? ORDER BY answer"
     )
     loads, experts = _Follower(_group_loads(database, first, last)), _Follower(_group_experts(database, first, last))
     for row in database.execute(query, (first, last)):
@@ -116,7 +117,8 @@ def _read_all(
             address, interface, *_ = shared.targets[row[2]]
             gaps.append(NoData(interface, address, row[1], row[4], absent=row[3] == "absent"))
         else:
-            answers.append(_make_answer(row, shared, loads.take(row[0]), experts.take(row[0])))
+            answer = _make_answer(row[:9], shared, loads.take(row[0]), experts.take(row[0]))
+            answers.append(replace(answer, taken_ns=row[9]) if answer.is_stored else answer)
     return tuple(answers), tuple(gaps)
 
 

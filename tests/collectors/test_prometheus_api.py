@@ -12,7 +12,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.prometheus_api import PrometheusApi, make_path, make_range_paths, make_selector
+from dprankdiag.collectors.prometheus_api import (
+    PrometheusApi,
+    make_path,
+    make_range_paths,
+    make_rhythm_path,
+    make_selector,
+)
+from dprankdiag.collectors.prometheus_select import read_matchers
+from dprankdiag.collectors.prometheus_series import read_refusal, read_scalar
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
 from dprankdiag.errors import DamagedInput, InputError, UsageError
@@ -110,22 +118,119 @@ def test_broken_series_are_damage(one: Any) -> None:
 
 
 def test_questions_name_what_collectors_read() -> None:
-    asked = parse_qs(urlsplit(make_path(at_s=12.5)).query)
-    assert (asked["query"], asked["time"]) == ([make_selector()], ["12.500"])
+    asked = parse_qs(urlsplit(make_path(reach_s=37.5, at_s=12.5)).query)
+    assert (asked["query"], asked["time"]) == ([f"{make_selector()}[37500ms]"], ["12.500"])
     for name in ("dp_attention_tokens_total", "eplb_gpu_physical_count_bucket", "kv_cache_usage_perc"):
         assert name in make_selector()
 
 
-def test_a_long_span_is_asked_for_piece_by_piece() -> None:
-    asked = [parse_qs(urlsplit(path).query) for path in make_range_paths(start_s=0, end_s=1000, step_s=15)]
-    assert [(float(one["start"][0]), float(one["end"][0])) for one in asked] == [(0, 465), (480, 945), (960, 1000)]
-    moments = [
-        moment for one in asked for moment in range(int(float(one["start"][0])), int(float(one["end"][0])) + 1, 15)
+def test_the_latest_is_the_latest_by_the_clock_of_the_server() -> None:
+    assert "time" not in parse_qs(urlsplit(make_path(reach_s=1.0)).query)
+
+
+def test_every_scrape_of_a_span_is_asked_for_once_piece_by_piece() -> None:
+    paths = list(make_range_paths(start_s=0, end_s=1000, step_s=15, scrape_s=15))
+    assert all(path.startswith("/api/v1/query?") for path in paths)
+    asked = [parse_qs(urlsplit(path).query) for path in paths]
+    spans = [(float(one["time"][0]), one["query"][0].rpartition("[")[2]) for one in asked]
+    assert spans == [(480, "479999ms]"), (960, "479999ms]"), (1000, "39999ms]")]
+
+
+def test_of_a_long_span_the_last_scrape_before_each_step_is_asked_for() -> None:
+    asked = [
+        parse_qs(urlsplit(path).query) for path in make_range_paths(start_s=0, end_s=7200, step_s=120, scrape_s=15)
     ]
-    assert moments == list(range(0, 1001, 15))
+    assert [(float(one["start"][0]), float(one["end"][0])) for one in asked] == [(120, 3840), (3960, 7200)]
+    assert {one["query"][0] for one in asked} == {f"last_over_time({make_selector()}[22500ms])"}
+    assert all((float(one["end"][0]) - float(one["start"][0])) / 120 < 11_000 for one in asked)
+
+
+def test_the_labels_chosen_stand_in_every_question() -> None:
+    matchers = read_matchers('namespace="a\\"b",pod=~"e-.+"')
+    wanted = ',namespace="a\\"b",pod=~"e-.+"}'
+    span = {"start_s": 0.0, "end_s": 7200.0, "scrape_s": 15.0, "matchers": matchers}
+    paths = [
+        make_path(reach_s=1.0, matchers=matchers),
+        make_rhythm_path(reach_s=1.0, matchers=matchers),
+        *make_range_paths(step_s=15.0, **span),
+        *make_range_paths(step_s=120.0, **span),
+    ]
+    assert all(wanted in parse_qs(urlsplit(path).query)["query"][0] for path in paths)
 
 
 @pytest.mark.parametrize("end_s, step_s", [(0, 1), (10, 0), (10, -1)])
 def test_no_span_is_refused(end_s: float, step_s: float) -> None:
     with pytest.raises(UsageError, match="above 0"):
-        list(make_range_paths(start_s=0, end_s=end_s, step_s=step_s))
+        list(make_range_paths(start_s=0, end_s=end_s, step_s=step_s, scrape_s=1))
+
+
+def test_two_servers_that_scrape_one_engine_count_once(fixtures: Path) -> None:
+    """Servers in pairs, as Thanos and Mimir show them, scrape at moments of their own."""
+    page = (fixtures / "sglang-0.5.23" / "balanced" / "metrics_t1.prom").read_bytes()
+    one = store([page, page], instance="h:1", job="e", prometheus_replica="a")
+    other = store([page, page], instance="h:1", job="e", prometheus_replica="b")
+    for series in other:
+        series["values"] = [[at - 7.0, value] for at, value in series["values"]]
+    told = parse(answer([*other, *one]))
+    # The first to be scraped is a sample of the other server alone, before those of the one that counts.
+    assert [answered.taken_ns for answered in told] == [at * 10**9 for at in (T0_S - 7, T0_S, T0_S + 15)]
+    assert all("counted once" in text and "prometheus_replica" in text for one in told for text in one.warnings)
+
+
+def test_an_address_that_two_jobs_scrape_is_one_engine(fixtures: Path) -> None:
+    page = (fixtures / "sglang-0.5.23" / "balanced" / "metrics_t1.prom").read_bytes()
+    told = parse(answer([*store([page], instance="h:1", job="b"), *store([page], instance="h:1", job="a")]))
+    assert [one.facts["stored_in"] for one in told] == ["a"]
+    apart = parse(answer([*store([page], instance="x", job="b"), *store([page], instance="x", job="a")]))
+    assert [one.facts["stored_in"] for one in apart] == ["a", "b"]
+
+
+def test_a_pod_that_was_renamed_goes_on(fixtures: Path) -> None:
+    page = (fixtures / "sglang-0.5.23" / "balanced" / "metrics_t1.prom").read_bytes()
+    before = store([page, page], instance="h:1", pod="old")
+    after = store([page, page], instance="h:1", pod="new")
+    for series in after:
+        series["values"] = [[at + 60.0, value] for at, value in series["values"]]
+    told = parse(answer([*before, *after]))
+    assert [one.taken_ns for one in told] == [(T0_S + at) * 10**9 for at in (0, 15, 60, 75)]
+    assert not any("counted once" in text for one in told for text in one.warnings)
+
+
+def test_labels_that_the_server_renamed_are_read(fixtures: Path) -> None:
+    folder = fixtures / "vllm-0.33.0" / "hot-rank"
+    result = store([(folder / "scrape1.prom").read_bytes()], instance="h:1", job="v")
+    for series in result:
+        series["metric"]["exported_engine"] = series["metric"].pop("engine", "")
+        series["metric"]["engine"] = "set-by-the-server"
+    (told,) = parse(answer([one for one in result if one["metric"]["exported_engine"]]))
+    assert told.ranks == tuple(range(8))
+
+
+def test_what_the_server_warns_of_is_told() -> None:
+    labels = {"__name__": "vllm:num_requests_running", "engine": "0", "model_name": "m", "instance": "h:1"}
+    body = json.loads(answer([{"metric": labels, "value": [T0_S, "3"]}], "vector"))
+    body |= {"warnings": ["store \x1b[31m10.0.0.9 is\ngone" + "x" * 500], "isPartial": True}
+    (told,) = parse(json.dumps(body).encode())
+    assert told.warnings[0].startswith("the server says: store [31m10.0.0.9 is gone")
+    assert len(told.warnings[0]) < 250
+    assert told.warnings[1] == "the server says: the answer is partial"
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        (b'{"status":"error","errorType":"bad_data","error":"1:2: parse error"}', "1:2: parse error"),
+        (b"<html>502</html>", ""),
+        (b"[]", ""),
+        (b'{"error":5}', ""),
+    ],
+)
+def test_why_a_question_is_refused_is_read(body: bytes, reason: str) -> None:
+    assert read_refusal(body) == reason
+
+
+def test_the_time_of_the_server_is_read() -> None:
+    assert read_scalar(b'{"status":"success","data":{"resultType":"scalar","result":[5,"17.5"]}}', "x") == 17.5
+    for body in (b"{}", b"<html>", answer([]), b'{"status":"success","data":{"result":[1]}}'):
+        with pytest.raises(InputError):
+            read_scalar(body, "x")

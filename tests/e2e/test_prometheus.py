@@ -7,15 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from dprankdiag.model.ledgers import LedgerAnswer
+from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.ledgers import LedgerAnswer, LedgerFile
 from dprankdiag.pipelines.ledgers import diagnose_view, view_whole
 from dprankdiag.pipelines.live import join_live
 from dprankdiag.pipelines.poll import Poller
+from dprankdiag.pipelines.snapshots import diagnose_ledger_files
+from dprankdiag.pipelines.stored import Span
+from dprankdiag.pipelines.stored_span import StoredQuestion, read_servers
 from tests.conftest import ROOT
 from tests.e2e.live_pages import Page, read_measured, read_page, read_series, serve_pages
 from tests.prometheus import Server, find_tool, run_prometheus
@@ -92,11 +96,18 @@ BETWEEN_POLLS_S = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A Prometheus that has scraped every scenario for a while, what fires there, and what our own collectors find."""
+    """A Prometheus that has scraped every scenario for a while.
+
+    Attributes:
+        firing: alerts by job.
+        verdicts: what our collectors find beside the engines.
+        stored: what they find in what the server stores of the same seconds.
+    """
 
     server: Server
     firing: dict[str, set[Alert]]
     verdicts: dict[str, set[Alert]]
+    stored: dict[str, set[Alert]]
 
 
 def _read_pages(fixtures: Path) -> dict[str, Page]:
@@ -163,7 +174,9 @@ def watched(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         time.sleep(WARM_UP_S)
         while server.list_firing() != expected and time.monotonic() - started < DEADLINE_S:
             time.sleep(1)
-        yield Watched(server, server.list_firing(), _ask_collectors(_list_jobs(pages), address))
+        firing = server.list_firing()
+        verdicts = _ask_collectors(_list_jobs(pages), address)
+        yield Watched(server, firing, verdicts, _ask_server(server))
 
 
 def _ask_collectors(jobs: dict[str, list[str]], address: str) -> dict[str, set[Alert]]:
@@ -180,8 +193,27 @@ def _ask_collectors(jobs: dict[str, list[str]], address: str) -> dict[str, set[A
 
 
 def _judge(answers: list[LedgerAnswer]) -> set[Alert]:
-    findings = [item for ledger in join_live(answers) for item in diagnose_view(view_whole(ledger)).findings]
-    return {(item.cause, ",".join(map(str, item.ranks))) for item in findings}
+    return set().union(*(_list_findings(diagnose_view(view_whole(ledger))) for ledger in join_live(answers)))
+
+
+def _ask_server(server: Server) -> dict[str, set[Alert]]:
+    """Diagnose what the server stores of the seconds in which its engines were polled, job by job."""
+    (file,) = read_servers(StoredQuestion((f"prometheus+{server.url}",), Span(BETWEEN_POLLS_S)))
+    told: dict[str, list[tuple[LedgerAnswer, str]]] = {job: [] for job in EXPECTED}
+    for answer, place in zip(file.answers, file.places, strict=True):
+        told[str(answer.facts["stored_in"])].append((answer, place))
+    return {
+        job: _judge_stored(replace(file, answers=answers, places=places))
+        for job, (answers, places) in ((job, zip(*parts, strict=True)) for job, parts in told.items())
+    }
+
+
+def _judge_stored(file: LedgerFile) -> set[Alert]:
+    return _list_findings(diagnose_ledger_files([file])[0])
+
+
+def _list_findings(diagnosis: Diagnosis) -> set[Alert]:
+    return {(item.cause, ",".join(map(str, item.ranks))) for item in diagnosis.findings}
 
 
 @pytest.mark.parametrize("job", EXPECTED)
@@ -196,6 +228,11 @@ def test_the_collectors_give_the_verdict_of_the_alert(watched: Watched, job: str
     assert {(cause, BUSY.get(job, ranks) if cause == "load.idle" else ranks) for cause, ranks in wanted} == {
         (cause, ranks) for cause, ranks in watched.verdicts[job] if cause not in ONLY_TOLD
     }
+
+
+@pytest.mark.parametrize("job", EXPECTED)
+def test_what_the_server_stores_gives_the_verdict_of_the_engines(watched: Watched, job: str) -> None:
+    assert watched.stored[job] == watched.verdicts[job]
 
 
 def test_no_rule_fails(watched: Watched) -> None:

@@ -217,7 +217,7 @@ def _stored(prefixes: Sequence[str], ranks: Sequence[str], *, steps: float = 5, 
         if "dp_rank" in query:
             rows = [({"job": "llm", "model_name": "m", **({"dp_rank": rank} if rank else {})}, 1.0) for rank in ranks]
             return httpx.Response(200, content=_vector(*rows))
-        if query == "up":
+        if '"up"' in query:
             return httpx.Response(200, content=_vector(({"job": "llm"}, up), ({"job": "other"}, 0.0)))
         return httpx.Response(200, content=_vector(({"job": "llm"}, steps)) if "steps" in query else _vector())
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from dprankdiag.model.ledger_results import LEDGER_RANKS
 from dprankdiag.model.ledgers import NoData
-from dprankdiag.views.metrics import DiagnosisMetrics, make_families
 from dprankdiag.views.watch import render_block, render_line, render_screen
 from tests import builders
 
@@ -59,34 +58,3 @@ def test_a_line_is_the_published_diagnosis() -> None:
     assert line.count("\n") == 1
     assert line.isascii()
     assert json.loads(line)["status"] == "findings"
-
-
-def test_metrics_name_each_rank_of_a_finding_once() -> None:
-    diagnosis = builders.diagnosis()
-    families = {
-        family.name: family for family in make_families("prod", diagnosis, _tables(2, snapshot_age_ns=[0, 2e9]))
-    }
-    active = families["dprankdiag_finding_active"].samples
-    expected = [(str(rank), finding.cause) for finding in diagnosis.findings for rank in finding.ranks or ("",)]
-    assert [(sample.labels["rank"], sample.labels["cause"]) for sample in active] == expected
-    assert {sample.labels["deployment"] for sample in active} == {"prod"}
-    status = families["dprankdiag_status"].samples
-    assert {sample.labels["status"] for sample in status if sample.value == 1} == {"findings"}
-    assert len(status) == 4
-    assert [sample.value for sample in families["dprankdiag_ledger_age_seconds"].samples] == [0.0, 2.0]
-
-
-def test_a_number_that_is_not_known_has_no_sample() -> None:
-    diagnosis = builders.diagnosis(findings=(builders.finding(lost_ratio=None),))
-    families = {family.name: family for family in make_families("prod", diagnosis, _tables(2))}
-    assert families["dprankdiag_lost_ratio"].samples == []
-    assert families["dprankdiag_ledger_age_seconds"].samples == []
-
-
-def test_what_is_gone_from_the_diagnosis_is_gone_from_the_page() -> None:
-    metrics = DiagnosisMetrics("prod")
-    assert list(metrics.collect()) == []
-    for diagnosis, count in ((builders.diagnosis(), True), (builders.even_diagnosis(), False)):
-        metrics.show(diagnosis, {})
-        (active,) = (family for family in metrics.collect() if family.name == "dprankdiag_finding_active")
-        assert bool(active.samples) == count
