@@ -10,6 +10,9 @@ import click
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import UsageError
 
+_BARE = ("sockets", "model")
+"""Executors that need no torch, so that none is looked for."""
+
 
 @click.command(short_help="Let real ranks run with a planted fault, and record them.")
 @click.option(
@@ -45,16 +48,16 @@ def run(
     The ranks wait for each other in real collectives, one of them is slowed, and a twin without that is run to measure
     what it costs. Each fault gets a folder of its own in DIR.
     """
-    from dprankdiag.harness.run_cases import make_runs
+    from dprankdiag.harness.run_cases import choose_format, make_runs
     from dprankdiag.harness.run_choice import choose_executor, find_torch
-    from dprankdiag.harness.run_faults import FAULTS
+    from dprankdiag.harness.run_faults import list_possible
 
-    names = faults or tuple(FAULTS)
     line = ProgressLine(quiet=False, verbose=False)
     try:
-        torch = find_torch(python) if executor != "sockets" else None
-        chosen = choose_executor(executor, ranks, torch)
-        make_runs(names, output, ranks=ranks, choice=chosen, format=format_name or "nsys", progress=line)
+        chosen = choose_executor(executor, ranks, find_torch(python) if executor not in _BARE else None)
+        format = choose_format(chosen.executor, format_name)
+        names = faults or list_possible(chosen.executor, format)
+        make_runs(names, output, ranks=ranks, choice=chosen, format=format, progress=line)
     except (ValueError, OSError) as problem:
         raise UsageError(str(problem)) from problem
     finally:

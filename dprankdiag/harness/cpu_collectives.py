@@ -83,7 +83,7 @@ class Gloo:
     A reduce-scatter is an exchange and a sum: not every release of gloo has one of its own.
     """
 
-    def __init__(self, rank: int, ranks: int, rendezvous: str = "") -> None:
+    def __init__(self, rank: int, ranks: int, rendezvous: str = "", backends: str = "gloo") -> None:
         """Join the group of a rendezvous, or that which torchrun's variables tell of."""
         from datetime import timedelta
 
@@ -95,7 +95,7 @@ class Gloo:
         self.ranks = ranks
         self._torch, self._distributed = torch, distributed
         distributed.init_process_group(
-            "gloo",
+            backends,
             init_method=rendezvous or "env://",
             rank=rank,
             world_size=ranks,

@@ -36,6 +36,10 @@ class CpuDevice:
         """Gather the rows of all ranks."""
         return int(self._group.all_gather(np.array([rows], float)).sum())
 
+    def dally(self, duration_ns: int) -> None:
+        """Sleep."""
+        pause(duration_ns)
+
     def attend(self, requests: int, held_tokens: int, prompt_tokens: int, slowness: float) -> None:
         """Sleep by the tokens; how many requests they are of makes no difference."""
         pause(round(slowness * (held_tokens * HELD_TOKEN_NS + prompt_tokens * PROMPT_TOKEN_NS)))
@@ -58,5 +62,5 @@ class CpuDevice:
         self._group.reduce_scatter(self._gathered)
         pause((messages - 1) * MESSAGE_NS)
 
-    def finish(self) -> None:
+    def finish(self, requests: int) -> None:
         """Do nothing: whoever sleeps has done the work."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -16,29 +16,26 @@ from dprankdiag.harness.cpu_collectives import PATIENCE_S, Collectives, Ring, li
 from dprankdiag.harness.cpu_device import CpuDevice
 from dprankdiag.harness.run_plan import Orders
 from dprankdiag.harness.run_record import Ran, Row
-from dprankdiag.harness.run_steps import Log, Marks, run_steps
+from dprankdiag.harness.run_steps import Device, Log, run_steps
+from dprankdiag.harness.torch_listeners import listen
 
 _WARM_UP = 3
 
 
-class Nvtx:
-    """Tells ranges to Nsight Systems, by the module `nvtx`."""
+def hurry() -> None:
+    """Let what else runs on this machine wait for this process, where that is allowed.
 
-    def __init__(self) -> None:
-        module = import_module("nvtx")
-        self.push, self.pop = module.push_range, module.pop_range
-
-
-def listen() -> tuple[Marks, ...]:
-    """List who listens to ranges beside the log: `nvtx` where it is installed."""
-    return (Nvtx(),) if find_spec("nvtx") else ()
+    It sleeps nearly all the time; but on a busy machine it would wake up late, and others would wait for that.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def carry_out(orders: Orders, group: Collectives, log: Log) -> None:
-    """Go through all steps asleep, after a few meetings that bring every rank to the start."""
+def carry_out(orders: Orders, device: Device, group: Collectives, log: Log) -> None:
+    """Go through all steps, after a few meetings that bring every rank to the start."""
     for _ in range(_WARM_UP):
         group.all_gather(np.zeros(1))
-    run_steps(orders, CpuDevice(group, orders.rank), log)
+    run_steps(orders, device, log)
     group.all_gather(np.zeros(1))
 
 
@@ -50,9 +47,10 @@ def run_rank(orders: Orders, links: tuple[socket.socket, socket.socket], answer:
         links: to the next rank and from the last one.
         answer: where the ranges are sent.
     """
+    hurry()
     group, log = Ring(orders.rank, orders.ranks, *links), Log(listen())
     try:
-        carry_out(orders, group, log)
+        carry_out(orders, CpuDevice(group, orders.rank), group, log)
     finally:
         group.close()
     answer.send(log.rows)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from dprankdiag.harness.run_faults import EXECUTORS, Executor
+from dprankdiag.harness.run_faults import EXECUTORS, WITH_TORCH, Executor
 
 PYTHON_VARIABLE = "DPRANKDIAG_TORCH_PYTHON"
 """Names an interpreter that has torch."""
@@ -81,17 +81,16 @@ def choose_executor(wish: str, ranks: int, torch: Torch | None) -> Choice:
         chosen = next(it for it in EXECUTORS if it == wish)
         if lacks[chosen]:
             raise ValueError(f"{chosen} cannot run here: {lacks[chosen]}")
-        return Choice(chosen, "as asked for", torch if chosen in _WITH_TORCH else None)
+        return Choice(chosen, "as asked for", torch if chosen in WITH_TORCH else None)
     passed: list[str] = []
-    for executor in ("nccl", "single-gpu", "gloo"):
+    for executor, because in _ORDER.items():
         if not lacks[executor]:
-            because = "; ".join([*passed, _WITH_TORCH[executor]])
-            return Choice(executor, because, torch)
+            return Choice(executor, "; ".join([*passed, because]), torch)
         passed.append(f"not {executor}: {lacks[executor]}")
     return Choice("sockets", "torch was not found" if torch is None else "; ".join(passed))
 
 
-_WITH_TORCH: Mapping[Executor, str] = {
+_ORDER: Mapping[Executor, str] = {
     "nccl": "a GPU for each rank",
     "single-gpu": "one GPU, whose streams are the ranks",
     "gloo": "processes that meet by torch.distributed",
@@ -100,7 +99,7 @@ _WITH_TORCH: Mapping[Executor, str] = {
 
 def _tell_lack(executor: Executor, ranks: int, torch: Torch | None) -> str:
     """Say what an executor lacks here; "" if nothing."""
-    if executor not in _WITH_TORCH:
+    if executor not in WITH_TORCH:
         return ""
     if torch is None:
         return (
@@ -111,8 +110,10 @@ def _tell_lack(executor: Executor, ranks: int, torch: Torch | None) -> str:
         return "" if torch.gloo else f"torch {torch.torch} was built without gloo"
     if not torch.gpus:
         return f"torch {torch.torch} sees no GPU"
+    if not torch.triton:
+        return f"torch {torch.torch} comes without triton, which compiles the kernels"
     if executor == "single-gpu":
-        return "" if torch.triton else "its torch has no triton"
+        return ""
     if not torch.nccl:
         return f"torch {torch.torch} was built without NCCL"
     return "" if torch.gpus >= ranks else f"{ranks} ranks need as many GPUs, torch sees {torch.gpus}"

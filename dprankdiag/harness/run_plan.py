@@ -30,6 +30,7 @@ class Plan:
         load_spread: standard deviation of a step's KV tokens about the mean, relative; as a router leaves it.
         fault: None for a healthy run. The size of a slow link or fabric is how often its messages are sent, that of a
             prompt's part how many tokens of it are computed in a step.
+        contended: a late host does not sleep, but another thread of its process keeps the interpreter busy.
     """
 
     name: str
@@ -40,12 +41,14 @@ class Plan:
     requests: int = 16
     context_tokens: int = 2000
     load_spread: float = 0.03
+    contended: bool = False
     seed: int = 1
 
     def twin(self) -> Plan:
         """Describe the same run without its fault; where it is work, with the same work spread evenly."""
         fault = self.fault
-        return replace(self, fault=replace(fault, spread=True) if fault and fault.kind in SPREADABLE else None)
+        undone = replace(fault, spread=True) if fault and fault.kind in SPREADABLE else None
+        return replace(self, fault=undone, contended=False)
 
     def active(self) -> Array:
         """Mark the steps and ranks in which the fault acts: `(steps, ranks)` bool."""
@@ -72,6 +75,7 @@ class Orders:
         slowness: `(steps,)`, how often all work is done.
         late_ns: `(steps,)`, how long the host dallies between the hosts' meeting and its first launch.
         messages: `(steps,)`, how often what it gets in a collective is sent.
+        contended: `(steps,)` bool, whether another thread keeps the interpreter busy.
     """
 
     rank: int
@@ -83,6 +87,7 @@ class Orders:
     slowness: Array
     late_ns: Array
     messages: Array
+    contended: Array
 
     @property
     def steps(self) -> int:
@@ -142,6 +147,7 @@ def give_orders(plan: Plan) -> list[Orders]:
         "slowness": np.ones(shape),
         "late_ns": np.zeros(shape),
         "messages": np.ones(shape),
+        "contended": plan.active() & plan.contended,
     }
     routed = np.full((plan.steps, plan.layers, plan.ranks), 1 / plan.ranks)
     if plan.fault is not None:

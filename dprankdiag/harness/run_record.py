@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +47,13 @@ class Ran:
         rows: the ranges of each rank.
         pids: of each rank.
         traces: what the torch profiler wrote of each rank; empty if it was not asked to.
+        stamps: by rank, what collectives that wait on the GPU have stamped themselves, summed; empty of others.
     """
 
     rows: tuple[Sequence[Row], ...]
     pids: tuple[int, ...]
     traces: tuple[Path, ...] = ()
+    stamps: tuple[Mapping[str, int], ...] = ()
 
     def step_ns(self) -> Array:
         """Measure the steps, `(steps,)` int64: from the first rank's start to that of the next step, or the end."""

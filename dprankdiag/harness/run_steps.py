@@ -6,9 +6,10 @@ over what came, and a scatter. It needs nothing but Python and numpy, so that an
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +26,9 @@ class Device(Protocol):
     def announce(self, rows: int) -> int:
         """Meet the other hosts and tell them how many rows come: the rows of all ranks."""
 
+    def dally(self, duration_ns: int) -> None:
+        """Let the host do nothing."""
+
     def attend(self, requests: int, held_tokens: int, prompt_tokens: int, slowness: float) -> None:
         """Run attention over the rank's own requests, and over a part of a prompt beside them."""
 
@@ -40,8 +44,8 @@ class Device(Protocol):
     def scatter(self, messages: int) -> None:
         """Give every rank what all experts have made of its rows, sent so often."""
 
-    def finish(self) -> None:
-        """Wait until all of the step is done."""
+    def finish(self, requests: int) -> None:
+        """Sample a token for each request, and wait until all of the step is done."""
 
 
 class Marks(Protocol):
@@ -60,19 +64,21 @@ class Log:
 
     Attributes:
         rows: start and end (ns), text, payload.
+        clock_ns: tells the time.
     """
 
     listeners: tuple[Marks, ...] = ()
     rows: list[tuple[int, int, str, int]] = field(default_factory=list)
+    clock_ns: Callable[[], int] = time.monotonic_ns
 
     @contextmanager
     def mark(self, text: str, value: int = NO_VALUE) -> Iterator[None]:
         """Mark what happens inside as a range."""
         for listener in self.listeners:
             listener.push(text)
-        start_ns = time.monotonic_ns()
+        start_ns = self.clock_ns()
         yield
-        self.rows.append((start_ns, time.monotonic_ns(), text, value))
+        self.rows.append((start_ns, self.clock_ns(), text, value))
         for listener in reversed(self.listeners):
             listener.pop()
 
@@ -80,7 +86,7 @@ class Log:
 def run_steps(orders: Orders, device: Device, log: Log) -> None:
     """Go through all steps."""
     for step in range(orders.steps):
-        with log.mark(STEP, step):
+        with log.mark(STEP, step), _contend() if orders.contended[step] else nullcontext():
             _run_step(orders, device, log, step)
 
 
@@ -89,7 +95,7 @@ def _run_step(orders: Orders, device: Device, log: Log, step: int) -> None:
     with log.mark(SYNC):
         rows = device.announce(int(orders.rows[step]))
     with log.mark(orders.say_step(step)):
-        pause(int(orders.late_ns[step]))
+        device.dally(int(orders.late_ns[step]))
         for layer in range(orders.layers):
             with log.mark(f"{LAYER} {layer}"):
                 with log.mark(ATTENTION):
@@ -102,7 +108,25 @@ def _run_step(orders: Orders, device: Device, log: Log, step: int) -> None:
                     device.compute_experts(float(orders.routed_share[step, layer]) * rows, slowness)
                 with log.mark(SCATTER):
                     device.scatter(messages)
-        device.finish()
+        device.finish(int(orders.requests[step]))
+
+
+@contextmanager
+def _contend() -> Iterator[None]:
+    """Keep the interpreter busy in another thread, so that this one gets it back only when it is made to."""
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    rival = threading.Thread(target=compute, name="rival")
+    rival.start()
+    try:
+        yield
+    finally:
+        over.set()
+        rival.join()
 
 
 def pause(duration_ns: int) -> None:

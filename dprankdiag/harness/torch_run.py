@@ -15,19 +15,21 @@ from pathlib import Path
 from dprankdiag.harness import torch_start
 from dprankdiag.harness.run_plan import Orders
 from dprankdiag.harness.run_record import Ran
-from dprankdiag.harness.torch_rank import ROWS, TRACE, Job
+from dprankdiag.harness.torch_rank import ROWS, STAMPS, TRACE, Job
 
 _START_S, _RUN_S = 120.0, 120.0
 """How long torch may take to start, and each run at most."""
 
 
-def run_torch(runs: Sequence[Sequence[Orders]], folder: Path, *, backend: str, python: str, profile: bool) -> list[Ran]:
-    """Start a process for each rank, let them go through all runs, and collect what each run was.
+def run_torch(
+    runs: Sequence[Sequence[Orders]], folder: Path, *, executor: str, python: str, profile: bool
+) -> list[Ran]:
+    """Start a process for each rank, or one for all streams; let it go through all runs, and collect what each was.
 
     Args:
         runs: by run, the orders of every rank.
         folder: where the ranks write.
-        backend: gloo or nccl.
+        executor: gloo, nccl or single-gpu.
         python: an interpreter that has torch and numpy.
         profile: let the torch profiler write traces.
 
@@ -37,17 +39,19 @@ def run_torch(runs: Sequence[Sequence[Orders]], folder: Path, *, backend: str, p
     ranks = len(runs[0])
     with tempfile.TemporaryDirectory(prefix="dprankdiag-") as meeting:
         rendezvous = Path(meeting, "rendezvous").as_uri()
-        job = pack_job(runs, folder, backend=backend, rendezvous=rendezvous, profile=profile)
+        job = pack_job(runs, folder, executor=executor, rendezvous=rendezvous, profile=profile)
         path = Path(meeting, "job.json")
         path.write_text(json.dumps(asdict(job)), "utf-8")
-        _run_ranks([python, torch_start.__file__, str(path)], ranks, Path(meeting), _START_S + _RUN_S * len(runs))
+        processes = 1 if executor == "single-gpu" else ranks
+        limit_s = _START_S + _RUN_S * len(runs)
+        _run_ranks([python, torch_start.__file__, str(path)], processes, Path(meeting), limit_s)
     return collect(folder, len(runs), ranks)
 
 
-def pack_job(runs: Sequence[Sequence[Orders]], folder: Path, *, backend: str, rendezvous: str, profile: bool) -> Job:
+def pack_job(runs: Sequence[Sequence[Orders]], folder: Path, *, executor: str, rendezvous: str, profile: bool) -> Job:
     """Write down what the ranks are to do."""
     packed = [[own.pack() for own in orders] for orders in runs]
-    return Job(str(folder.resolve()), backend, rendezvous, profile, packed)
+    return Job(str(folder.resolve()), executor, rendezvous, profile, packed)
 
 
 def collect(folder: Path, runs: int, ranks: int) -> list[Ran]:
@@ -59,7 +63,13 @@ def _collect_run(folder: Path, ranks: int) -> Ran:
     told = [json.loads((folder / ROWS.format(rank=rank)).read_text("utf-8")) for rank in range(ranks)]
     traces = [folder / TRACE.format(rank=rank) for rank in range(ranks)]
     rows = tuple([(start, end, text, value) for start, end, text, value in it["rows"]] for it in told)
-    return Ran(rows, tuple(it["pid"] for it in told), tuple(path for path in traces if path.exists()))
+    stamps = folder / STAMPS
+    return Ran(
+        rows,
+        tuple(it["pid"] for it in told),
+        tuple(path for path in traces if path.exists()),
+        tuple(json.loads(stamps.read_text("utf-8"))) if stamps.exists() else (),
+    )
 
 
 def _run_ranks(command: Sequence[str], ranks: int, folder: Path, limit_s: float) -> None:

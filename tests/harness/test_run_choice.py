@@ -22,7 +22,7 @@ ONE = replace(CPU, torch="2.13.0", gpus=1, gpu="NVIDIA H200", nccl=True, triton=
         (CPU, "gloo", "sees no GPU"),
         (replace(CPU, gloo=False), "sockets", "without gloo"),
         (ONE, "single-gpu", "4 ranks need as many GPUs, torch sees 1"),
-        (replace(ONE, triton=False), "gloo", "no triton"),
+        (replace(ONE, triton=False), "gloo", "without triton"),
         (replace(ONE, gpus=8), "nccl", "a GPU for each rank"),
         (replace(ONE, gpus=8, nccl=False), "single-gpu", "without NCCL"),
     ],

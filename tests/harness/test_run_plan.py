@@ -11,11 +11,19 @@ import pytest
 from dprankdiag.catalog.batches import parse_batch
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.faults import SPREADABLE, receiver_queue
-from dprankdiag.harness.run_faults import FAULTS, plan_run
+from dprankdiag.harness.run_faults import (
+    EXECUTORS,
+    FAULTS,
+    Executor,
+    list_possible,
+    plan_run,
+    size_run,
+    tell_obstacle,
+)
 from dprankdiag.harness.run_plan import Orders, Plan, give_orders, unpack_orders
 
-FAULTY = [name for name, fault in FAULTS.items() if fault]
-COLUMNS = ("requests", "held_tokens", "prompt_tokens", "slowness", "late_ns", "messages")
+FAULTY = [name for name in FAULTS if name != "healthy"]
+COLUMNS = ("requests", "held_tokens", "prompt_tokens", "slowness", "late_ns", "messages", "contended")
 
 
 def stack(orders: list[Orders], column: str) -> Array:
@@ -46,7 +54,7 @@ def test_a_twin_does_the_same_work_evenly_or_goes_without_the_fault(name: str) -
     assert plan.fault is not None
     faulty, twin = give_orders(plan), give_orders(plan.twin())
     if plan.fault.kind not in SPREADABLE:
-        assert plan.twin() == replace(plan, fault=None)
+        assert plan.twin() == replace(plan, fault=None, contended=False)
         return
     for column in ("requests", "held_tokens", "prompt_tokens"):
         whole = stack(faulty, column).sum(axis=1)
@@ -79,7 +87,7 @@ def test_a_step_tells_its_batch_so_that_it_can_be_read(name: str) -> None:
 
 def test_a_rank_without_work_tells_so() -> None:
     nothing = np.zeros(1, np.int64)
-    own = Orders(0, 2, nothing, nothing, nothing, np.ones((1, 1)), np.ones(1), nothing, nothing + 1)
+    own = Orders(0, 2, nothing, nothing, nothing, np.ones((1, 1)), np.ones(1), nothing, nothing + 1, nothing > 0)
     assert own.say_step(0) == "step[IDLE bs=0]"
 
 
@@ -93,3 +101,17 @@ def test_what_cannot_be_planned_is_said() -> None:
         plan_run("nonsense", 4)
     with pytest.raises(ValueError, match="need 4"):
         plan_run("slow_gpu", 2)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_fault_is_run_by_an_executor_or_told_why_not(executor: Executor) -> None:
+    possible = list_possible(executor, "nsys")
+    assert "healthy" in possible
+    for name in FAULTS:
+        assert (name in possible) != bool(tell_obstacle(executor, "nsys", name))
+        assert give_orders(plan_run(name, 4, executor))[0].layers == size_run(executor).layers
+
+
+def test_each_fault_can_be_run_for_real_by_someone() -> None:
+    for name in FAULTS:
+        assert any(not tell_obstacle(executor, "torch", name) for executor in ("nccl", "single-gpu"))
