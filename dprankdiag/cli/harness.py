@@ -16,6 +16,7 @@ import click
 
 from dprankdiag.cli.base import Progress
 from dprankdiag.cli.harness_ledger import ledger
+from dprankdiag.cli.harness_run import run
 from dprankdiag.cli.harness_serve import command as serve
 from dprankdiag.cli.terminal import ProgressLine, write_error, write_result
 from dprankdiag.errors import UsageError
@@ -76,6 +77,7 @@ def command(debug: bool) -> None:
 
 
 command.add_command(ledger)
+command.add_command(run)
 command.add_command(serve)
 
 
@@ -159,35 +161,6 @@ def _choose_scenarios(what: str) -> list[Scenario]:
     from dprankdiag.harness.scenarios import SCENARIOS
 
     return [scenario for scenario in SCENARIOS.values() if what in ("scenarios", scenario.name)]
-
-
-@command.command(short_help="Let real processes run with a planted fault, and record them.")
-@click.option("-o", "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder to write to.")
-@click.option("--fault", "faults", multiple=True, metavar="NAME", help="Plant this fault [each in turn, and none].")
-@click.option("--ranks", type=click.IntRange(4, 64), default=4, help="Processes [4].")
-@click.option(
-    "--executor",
-    type=click.Choice(["auto", "gloo", "sockets"]),
-    default="auto",
-    help="How they meet: torch.distributed, or sockets of our own [gloo where torch is installed].",
-)
-@_debug
-def run(output: Path, faults: tuple[str, ...], ranks: int, executor: str, debug: bool) -> None:
-    """Start a process for each rank on this machine's CPU, and write what they recorded with a truth.json beside it.
-
-    The processes wait for each other in real collectives, one of them is slowed, and a twin without that is run to
-    measure what it costs. Each fault gets a folder of its own in DIR.
-    """
-    from dprankdiag.harness.cpu_cases import FAULTS, make_cpu_case
-    from dprankdiag.harness.cpu_collectives import choose_executor
-
-    names = faults or tuple(FAULTS)
-    with _show_progress() as progress, _answer_values():
-        chosen = choose_executor(executor)
-        for position, name in enumerate(names):
-            progress(f"running {name}", position / len(names))
-            make_cpu_case(name, output / name, ranks=ranks, executor=chosen)
-    write_error(f"{len(names)} written, executor {chosen}; next: dprankdiag harness score {output}")
 
 
 @command.command(short_help="Score this program on recordings.")

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import numpy as np
 
 from dprankdiag.harness.events import Array
-
-Executor = Literal["gloo", "sockets"]
-
-EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 MOST_BYTES = 32_768
 """A message this long fits into every socket's buffer, so that all ranks may send before any receives."""
@@ -89,7 +83,8 @@ class Gloo:
     A reduce-scatter is an exchange and a sum: not every release of gloo has one of its own.
     """
 
-    def __init__(self, rank: int, ranks: int, rendezvous: Path) -> None:
+    def __init__(self, rank: int, ranks: int, rendezvous: str = "", backends: str = "gloo") -> None:
+        """Join the group of a rendezvous, or that which torchrun's variables tell of."""
         from datetime import timedelta
 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -100,8 +95,8 @@ class Gloo:
         self.ranks = ranks
         self._torch, self._distributed = torch, distributed
         distributed.init_process_group(
-            "gloo",
-            init_method=rendezvous.absolute().as_uri(),
+            backends,
+            init_method=rendezvous or "env://",
             rank=rank,
             world_size=ranks,
             timeout=timedelta(seconds=PATIENCE_S),
@@ -123,21 +118,6 @@ class Gloo:
     def close(self) -> None:
         """Destroy the process group."""
         self._distributed.destroy_process_group()
-
-
-def choose_executor(wish: str) -> Executor:
-    """Take gloo if torch is there and "auto" is wished, else sockets.
-
-    Raises:
-        ValueError: no such executor, or gloo without torch.
-    """
-    if wish == "auto":
-        return "gloo" if find_spec("torch") else "sockets"
-    if wish not in EXECUTORS:
-        raise ValueError(f"no executor '{wish}'; there are auto, {', '.join(EXECUTORS)}")
-    if wish == "gloo" and not find_spec("torch"):
-        raise ValueError("gloo needs torch: pip install 'dprankdiag[gpu]', or take the executor sockets")
-    return "gloo" if wish == "gloo" else "sockets"
 
 
 def link_ring(ranks: int) -> list[tuple[socket.socket, socket.socket]]:

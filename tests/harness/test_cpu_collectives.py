@@ -6,13 +6,12 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
-from dprankdiag.harness.cpu_collectives import EXECUTORS, MOST_BYTES, Ring, choose_executor, link_ring
+from dprankdiag.harness.cpu_collectives import MOST_BYTES, Ring, link_ring
 from dprankdiag.harness.events import Array
 
 Got = TypeVar("Got")
@@ -75,14 +74,3 @@ def test_a_message_that_could_block_all_senders_is_refused() -> None:
     with pytest.raises(ValueError, match=str(MOST_BYTES)):
         ring.all_gather(np.zeros(MOST_BYTES // 8 + 1))
     ring.close()
-
-
-def test_an_executor_is_what_is_asked_for_or_what_there_is() -> None:
-    has_torch = find_spec("torch") is not None
-    assert choose_executor("auto") == ("gloo" if has_torch else "sockets")
-    assert choose_executor("sockets") == "sockets"
-    with pytest.raises(ValueError, match=", ".join(EXECUTORS)):
-        choose_executor("nccl")
-    if not has_torch:
-        with pytest.raises(ValueError, match="needs torch"):
-            choose_executor("gloo")

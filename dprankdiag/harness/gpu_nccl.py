@@ -1,0 +1,90 @@
+"""A rank with a GPU of its own, which meets the others by NCCL, and their hosts by gloo."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import astuple
+
+import numpy as np
+
+from dprankdiag.harness.cpu_collectives import Gloo
+from dprankdiag.harness.gpu_cuda import time_on_gpu
+from dprankdiag.harness.gpu_layer import Layer, Rounds, fit_rounds
+from dprankdiag.harness.run_plan import Orders
+
+BACKENDS = "cpu:gloo,cuda:nccl"
+
+_COUNT = 1 << 21
+"""Values that a rank brings to a collective in one message, of two bytes each."""
+
+
+class NcclDevice:
+    """A whole GPU, and NCCL's collectives among those of all ranks.
+
+    Args:
+        group: of all ranks, over both backends.
+        ranks: how many.
+        most_messages: that a collective moves in any run.
+    """
+
+    def __init__(self, group: Gloo, ranks: int, most_messages: int) -> None:
+        import torch
+        import torch.distributed as distributed
+
+        self._torch, self._distributed, self._group, self._ranks = torch, distributed, group, ranks
+        self.layer = Layer("cuda", torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+        self._rounds = Rounds(1, 1, 1, 1)
+        most = _COUNT * most_messages
+        self._own = torch.randn(most, device="cuda").to(torch.float16)
+        self._all = torch.empty(most * ranks, device="cuda", dtype=torch.float16)
+
+    def warm_up(self, orders: Orders) -> None:
+        """Load every kernel, open NCCL's connections, and agree with all ranks how often each part is to be done."""
+        self.layer.attend(1, 1, 1)
+        self.layer.sample(1)
+        for _ in range(3):
+            self.gather(1)
+            self.scatter(1)
+        self._torch.cuda.synchronize()
+        rows = int(orders.requests[0]) * self._ranks
+        calls = self.layer.parts(held_tokens=int(orders.held_tokens[0]), rows=rows, share=1 / self._ranks)
+        calls["transfer"] = self.gather
+        found = fit_rounds(calls, time_on_gpu)
+        first = self._group.all_gather(np.array(astuple(found), float))[0]
+        self._rounds = Rounds(*(int(rounds) for rounds in first))
+
+    def announce(self, rows: int) -> int:
+        """Gather the rows of all ranks, on the hosts."""
+        return int(self._group.all_gather(np.array([rows], float)).sum())
+
+    def dally(self, duration_ns: int) -> None:
+        """Sleep."""
+        if duration_ns > 0:
+            time.sleep(duration_ns * 1e-9)
+
+    def attend(self, requests: int, held_tokens: int, prompt_tokens: int, slowness: float) -> None:
+        """Launch attention."""
+        self.layer.attend(held_tokens, prompt_tokens, self._rounds.slow("attention", slowness))
+
+    def gather(self, messages: int) -> None:
+        """Launch an all-gather of so many messages at once."""
+        count = _COUNT * messages
+        self._distributed.all_gather_into_tensor(self._all[: count * self._ranks], self._own[:count])
+
+    def route(self, rows: int, slowness: float) -> None:
+        """Launch the router."""
+        self.layer.route(rows, self._rounds.slow("router", slowness))
+
+    def compute_experts(self, rows: float, slowness: float) -> None:
+        """Launch the experts."""
+        self.layer.compute_experts(rows, self._rounds.slow("experts", slowness))
+
+    def scatter(self, messages: int) -> None:
+        """Launch a reduce-scatter of so many messages at once."""
+        count = _COUNT * messages
+        self._distributed.reduce_scatter_tensor(self._own[:count], self._all[: count * self._ranks])
+
+    def finish(self, requests: int) -> None:
+        """Sample, and wait for the GPU."""
+        self.layer.sample(requests)
+        self._torch.cuda.synchronize()
