@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dprankdiag.dashboard.pages import export, imbalance, layers, ledger, timeline, verdict, waiting
+from dprankdiag.dashboard.pages import blame, export, imbalance, layers, ledger, timeline, verdict, waiting
 from dprankdiag.dashboard.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
     verdict.PAGE,
     waiting.PAGE,
     timeline.PAGE,
+    blame.PAGE,
     imbalance.PAGE,
     layers.PAGE,
     ledger.PAGE,
