@@ -31,20 +31,21 @@ MOST_CELLS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How steps of one kind went; arrays `(n_steps, n_positions, n_ranks)`, ns on one axis a step.
+    """How ranks came to the meetings of some steps; arrays `(n_steps, n_positions, n_ranks)`.
 
     Attributes:
-        begin: when the rank left its meeting before, or the step before.
-        arrival, wait, end: when it came to the meeting, how long it waited there, and when it left.
-        last: place among the ranks of who came last to what is waited for; -1 if unknown.
+        way_ns: from leaving the meeting before to coming to this one.
+        out_ns: before that, from the last arrival at the meeting before to leaving it; 0 at the first one.
+        last: place among the ranks of who came last to what the rank waits for; -1 if unknown.
+        giver: place of who released the rank from the meeting before: whoever came last there, itself if it did not
+            wait; -1 if unknown.
         awaited: `(n_positions,)` position of what is waited for; -1 if unknown.
     """
 
-    begin: IntArray
-    arrival: IntArray
-    wait: IntArray
-    end: IntArray
-    last: np.ndarray[Any, np.dtype[np.int32]]
+    way_ns: IntArray
+    out_ns: IntArray
+    last: IntArray
+    giver: IntArray
     awaited: IntArray
 
 
@@ -66,10 +67,13 @@ class Blame:
 
 
 def follow_course(grid: StepGrid) -> Course:
-    """Lay out when the ranks of a grid came to their meetings and left them."""
-    arrival = grid.reach_ns
-    begin, end = arrival - grid.segment, arrival + grid.wait + grid.own_transfer
-    return Course(begin, arrival, grid.wait, end, find_last(grid), find_awaited(grid))
+    """Find how the ranks of a grid came to their meetings."""
+    last = find_last(grid)
+    own = np.broadcast_to(np.arange(last.shape[2]), last.shape)
+    giver, out_ns = own.copy(), np.zeros(last.shape, np.int64)
+    giver[:, 1:] = np.where(grid.wait > 0, last, own)[:, :-1]
+    out_ns[:, 1:] = grid.own_transfer[:, :-1]
+    return Course(grid.segment, out_ns, last, giver, find_awaited(grid))
 
 
 def spread_blame(seen: Observations) -> Blame:
@@ -82,21 +86,47 @@ def spread_blame(seen: Observations) -> Blame:
         each = max(MOST_CELLS // max(grid.segment[0].size, 1), 1)
         for first in range(0, len(steps), each):
             part = grid.take(rows[first : first + each])
-            _charge_waits(blame, steps[first : first + each], follow_course(part))
+            _charge_waits(blame, steps[first : first + each], follow_course(part), part.wait)
             _charge_hosts(blame, steps[first : first + each], part)
     return blame
 
 
-def _charge_waits(blame: Blame, steps: IntArray, course: Course) -> None:
-    step, position, rank = np.nonzero(course.wait > 0)
-    wait = course.wait[step, position, rank]
-    last = course.last[step, position, rank].astype(np.int64)
-    last = np.where(last == rank, ABSENT_ID, last)  # who waits came not last, whatever equal arrivals say
-    np.add.at(blame.last_ns, (rank, last), wait)
-    for charged, who, held_ns in walk_back(course, step, course.awaited[position], last, rank, wait):
-        np.add.at(blame.caused_ns, (rank[charged], who), held_ns)
+def _charge_waits(blame: Blame, steps: IntArray, course: Course, wait_ns: IntArray) -> None:
+    n_ranks = wait_ns.shape[2]
+    own = np.arange(n_ranks)
+    # Who waits came not last, whatever equal arrivals say.
+    last = np.where((course.last == own) & (wait_ns > 0), ABSENT_ID, course.last)
+    rank, step = np.broadcast_to(own, wait_ns.shape), np.broadcast_to(steps[:, None, None], wait_ns.shape)
+    for table in (blame.last_ns, blame.caused_ns):
+        _add(table, rank, last, wait_ns)
+    known = last >= 0
+    _add(blame.by_step, step, np.maximum(last, 0), np.where(known, wait_ns, 0))
+    # Mostly one rank has released both from the meeting before, and the last one's lateness is its own.
+    released = np.take_along_axis(course.giver, np.maximum(last, 0), axis=2) == course.giver
+    released[:, 0] = True
+    released[:, course.awaited != np.arange(len(course.awaited))] = False
+    where = np.nonzero(known & ~released & (wait_ns > 0))
+    _hand_on(blame, steps[where[0]], where, course, last[where], wait_ns[where])
+
+
+def _hand_on(
+    blame: Blame, steps: IntArray, where: tuple[Any, ...], course: Course, last: IntArray, wait_ns: IntArray
+) -> None:
+    """Take waits from those who came last and charge them to whom they lead back to."""
+    step, position, rank = where
+    _add(blame.caused_ns, rank, last, -wait_ns)
+    _add(blame.by_step, steps, last, -wait_ns)
+    for charged, who, held_ns in walk_back(course, step, course.awaited[position], last, rank, wait_ns):
+        _add(blame.caused_ns, rank[charged], who, held_ns)
         known = who >= 0
-        np.add.at(blame.by_step, (steps[step[charged[known]]], who[known]), held_ns[known])
+        _add(blame.by_step, steps[charged[known]], who[known], held_ns[known])
+
+
+def _add(table: IntArray, row: IntArray, column: IntArray, time_ns: IntArray) -> None:
+    """Add times to a table; column -1 is its last."""
+    n_columns = table.shape[1]
+    cell = row * n_columns + np.where(column < 0, n_columns - 1, column)
+    np.add.at(table.reshape(-1), cell.reshape(-1), time_ns.reshape(-1))
 
 
 def _charge_hosts(blame: Blame, steps: IntArray, grid: StepGrid) -> None:
@@ -107,8 +137,8 @@ def _charge_hosts(blame: Blame, steps: IntArray, grid: StepGrid) -> None:
     last = (grid.entry + grid.border.tail).argmax(axis=1)
     row, rank = np.nonzero(waited > 0)
     for table in (blame.last_ns, blame.caused_ns):
-        np.add.at(table, (rank, last[row]), waited[row, rank])
-    np.add.at(blame.by_step, (steps[row], last[row]), waited[row, rank])
+        _add(table, rank, last[row], waited[row, rank])
+    _add(blame.by_step, steps[row], last[row], waited[row, rank])
 
 
 def walk_back(
@@ -124,32 +154,20 @@ def walk_back(
     Yields:
         Which waits are charged, whom (-1: unknown), and how much, `(m,)` each.
     """
+    _, n_positions, n_ranks = course.way_ns.shape
+    took, giver = (course.way_ns.reshape(-1), course.out_ns.reshape(-1)), course.giver.reshape(-1)
     left = np.arange(len(step))
     while len(left):
         late = np.where(position >= 0, late, ABSENT_ID)
-        way = course.arrival - course.begin
-        longer = way[step, position, late] - way[step, position, early]
-        before = np.maximum(position - 1, 0)
-        met_late, met_early = (_find_met(course, step, before, place) for place in (late, early))
-        out = (course.begin[step, position, late] - met_late) - (course.begin[step, position, early] - met_early)
-        givers = [_find_giver(course, step, before, place) for place in (late, early)]
+        cell = (step * n_positions + np.maximum(position, 0)) * n_ranks
+        ours, theirs = cell + np.maximum(late, 0), cell + early
+        longer_ns = sum(np.maximum(part[ours] - part[theirs], 0) for part in took)
+        givers = giver[ours], giver[theirs]
         # What they differ by is all theirs if one rank released both; nobody looks behind the start of the step.
         is_last = (late < 0) | (position == 0) | (givers[0] == givers[1])
-        held = np.where(is_last, rest, np.clip(np.maximum(longer, 0) + np.maximum(out, 0), 0, rest))
+        held = np.where(is_last, rest, np.minimum(longer_ns, rest))
         yield left, late, held
-        rest = rest - held
-        late, early = givers[0], np.where(givers[1] < 0, early, givers[1])
-        position = course.awaited[before]
-        more = rest > 0
-        left, step, position, late, early, rest = (values[more] for values in (left, step, position, late, early, rest))
-
-
-def _find_met(course: Course, step: IntArray, position: IntArray, place: IntArray) -> IntArray:
-    """Find when the meeting of a rank had all its members."""
-    return np.asarray(course.arrival[step, position, place] + course.wait[step, position, place])
-
-
-def _find_giver(course: Course, step: IntArray, position: IntArray, place: IntArray) -> IntArray:
-    """Find who released a rank from a meeting: the last to come, itself if it did not wait; -1 if unknown."""
-    waited = course.wait[step, position, place] > 0
-    return np.where(waited, course.last[step, position, place], place).astype(np.int64)
+        more = np.flatnonzero(rest > held)
+        rest, step = (rest - held)[more], step[more]
+        position = course.awaited[np.maximum(position[more] - 1, 0)]
+        left, late, early = left[more], givers[0][more], np.where(givers[1] < 0, early, givers[1])[more]

@@ -11,7 +11,6 @@ from dprankdiag.analysis.participations import JOIN
 from dprankdiag.model.schema import ABSENT_ID
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-PlaceArray = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def list_together(grid: StepGrid, position: int) -> list[IntArray]:
@@ -27,7 +26,7 @@ def find_awaited(grid: StepGrid) -> IntArray:
     return own if grid.beside is None else np.where(grid.beside.event == JOIN, grid.beside.partner, own)
 
 
-def find_last(grid: StepGrid) -> PlaceArray:
+def find_last(grid: StepGrid) -> IntArray:
     """Return the place among the ranks of who comes last to what each rank waits for; of equals the first.
 
     Who is waited for is unknown (-1) where the meeting stands at another place in the other members' step, or lies in
@@ -37,10 +36,16 @@ def find_last(grid: StepGrid) -> PlaceArray:
         `(n_steps, n_positions, n_ranks)`.
     """
     behind = grid.behind_ns
-    own = np.arange(behind.shape[2], dtype=np.int32)
-    last = np.where(behind < 0, ABSENT_ID, own[None, None, :]).astype(np.int32)
+    own = np.arange(behind.shape[2])
+    last = np.where(behind < 0, ABSENT_ID, own)
     for position in range(behind.shape[1]):
-        for members in list_together(grid, position):
+        together = list_together(grid, position)
+        if len(together) == 1 and len(together[0]) == len(own):
+            last[:, position] = behind[:, position].argmax(axis=1)[:, None]
+            continue
+        for members in together:
             last[:, position, members] = members[behind[:, position, members].argmax(axis=1)][:, None]
+    if grid.beside is None:
+        return last
     awaited = find_awaited(grid)
-    return np.asarray(np.where(awaited[None, :, None] >= 0, last[:, awaited], ABSENT_ID), np.int32)
+    return np.where(awaited[None, :, None] >= 0, last[:, awaited], ABSENT_ID)
