@@ -43,6 +43,11 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
     numbers: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    subject: str = ""
+    """Of what there is a figure besides: its name."""
+
+
+STEP_PARTS = "step parts"
 
 
 def render(comparison: Comparison, format_name: str, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
@@ -73,6 +78,16 @@ def _round_times(value: Any, *, is_time: bool = False) -> Any:
     if isinstance(value, (list, tuple)):
         return [_round_times(item, is_time=is_time) for item in value]
     return round(value) if is_time and isinstance(value, float) and math.isfinite(value) else value
+
+
+def list_sections(comparison: Comparison) -> list[Section]:
+    """List all that is said about a comparison below its headline."""
+    return list(_list_sections(comparison))
+
+
+def list_facts(comparison: Comparison) -> list[str]:
+    """List what stands beside the headline: verdict, ranks, steps, states."""
+    return _list_facts(comparison)
 
 
 def _render_text(comparison: Comparison, width: int, color: bool) -> str:
@@ -154,19 +169,18 @@ def _list_engine_sections(engine: EngineChange, of: str, level: float) -> Iterat
     lines += _list_shared(engine)
     yield Section(f"Mean step{of}", ("steps", *numbers, "verdict"), cells, numbers, tuple(lines))
     if engine.account:
-        yield Section(
-            f"What the mean step{of} consists of", ("part", *numbers[:3]), tuple(_list_parts(engine)), numbers[:3]
-        )
+        heading, parts = f"What the mean step{of} consists of", tuple(_list_parts(engine))
+        yield Section(heading, ("part", *numbers[:3]), parts, numbers[:3], subject=STEP_PARTS)
 
 
 def _list_shared(engine: EngineChange) -> Iterator[str]:
     """Say what all ranks have in common: the speed of equal work, and transfers."""
     speed, transfer = engine.speed, engine.transfer_ns
     if speed.after is not None:
-        yield f"equal work of all ranks takes {speed.after:.3f} × as long as before: {_name_direction(speed)}"
+        yield f"equal work of all ranks takes {speed.after:.3f} × as long as before: {name_direction(speed)}"
     if transfer.before is not None:
         times = f"{format_ns(transfer.after)} a step, {format_ns(transfer.before)} before"
-        yield f"transfers take {times}: {_name_direction(transfer)}"
+        yield f"transfers take {times}: {name_direction(transfer)}"
 
 
 def _list_cells(change: Change) -> tuple[str, ...]:
@@ -174,7 +188,7 @@ def _list_cells(change: Change) -> tuple[str, ...]:
     share = words.ABSENT
     if change.difference is not None and change.before:
         share = _sign_ratio(change.difference / change.before)
-    return format_ns(change.before), format_ns(change.after), _sign(change.difference), share, _name_direction(change)
+    return format_ns(change.before), format_ns(change.after), _sign(change.difference), share, name_direction(change)
 
 
 def _list_parts(engine: EngineChange) -> Iterator[tuple[str, ...]]:
@@ -194,7 +208,8 @@ def _sign_ratio(ratio: float) -> str:
     return f"+{format_ratio(ratio)}" if ratio > 0 else format_ratio(ratio)
 
 
-def _name_direction(change: Change) -> str:
+def name_direction(change: Change) -> str:
+    """Say what a change means."""
     if change.direction is None:
         return "not judged"
     return "no significant change" if change.direction == "unchanged" else change.direction
@@ -241,7 +256,7 @@ def _describe_cause(change: CauseChange, level: float) -> str:
 
 
 def _say_direction(change: Change) -> str:
-    return "" if change.direction is None else f", {_name_direction(change)}"
+    return "" if change.direction is None else f", {name_direction(change)}"
 
 
 def _describe_side(side: ComparedSide) -> Iterator[str]:

@@ -34,7 +34,7 @@ NAMED_RANKS = "* named above. The rank that the others wait for is the one that 
 
 _COMMAND = re.compile(
     r"\bnsys\s(?:profile|export)(?:(?!\s\(|\.\s|\.$).)+"
-    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b)?(?:\s-o\s[\w.-]*\w)?(?:\s--[a-z-]+)*"
+    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b(?:\.[a-z]+\b)?)*(?:\s-o\s[\w.-]*\w)?(?:\s--[a-z-]+)*"
     r"|\b[A-Z][A-Z0-9_]{5,}=\w+(?:\s[A-Z][A-Z0-9_]{5,}=\w+)*(?:\s<[^>]*>)?"  # settings of the environment
     r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*'|\s[A-Z]+\.[a-z]+)?"  # a flag, its file
 )

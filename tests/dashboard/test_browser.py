@@ -27,6 +27,7 @@ FIGURES = {
     "/imbalance": 1,
     "/layers": 1,
     "/ledger": 0,
+    "/compare": 0,
     "/export": 0,
 }
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
