@@ -12,6 +12,7 @@ import numpy as np
 from dprankdiag.harness.scenario import Deployment, Scenario
 from dprankdiag.simulate.base import Costs, Request, StepTime, StepWork
 from dprankdiag.simulate.disaggregation import DecodeRules, PrefillRules
+from dprankdiag.simulate.routers.sglang import SglangController
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.workers import Worker
@@ -75,6 +76,8 @@ def _describe(deployment: Deployment) -> dict[str, Any]:
         "ranks": len(front.ranks),
         "block_tokens": BLOCK_TOKENS,
     }
+    if isinstance(front.router, SglangController):
+        told["policy"] = front.router.policy
     if isinstance(base, SglangRules | VllmRules):
         told["capacity_tokens"] = base.capacity_tokens
     return told
