@@ -60,11 +60,11 @@ def list_trace_kernels(path: Path, patterns: Path | None) -> Sequence[KernelRow]
     return list_kernels(path, patterns)
 
 
-def compare_inputs(before: Input, after: Input) -> Comparison:
-    """Compare two diagnoses by their tables."""
+def compare_inputs(before: Input, after: Input, tried: Sequence[str]) -> Comparison:
+    """Compare two diagnoses by their tables, and score the remedies that were tried in between."""
     from dprankdiag.pipelines.compare import compare
 
-    return compare(before, after)
+    return compare(before, after, tried)
 
 
 def open_poller(targets: Sequence[str], access: Access) -> Asker:
@@ -105,7 +105,7 @@ class Doors:
     list_kernels: Callable[[Path, Path | None], Sequence[KernelRow]] = list_trace_kernels
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
-    compare: Callable[[Input, Input], Comparison] = compare_inputs
+    compare: Callable[[Input, Input, Sequence[str]], Comparison] = compare_inputs
     open_poller: Callable[[Sequence[str], Access], Asker] = open_poller
     examine: Callable[[Sequence[str], Access], Sequence[Checkup]] = examine_targets
 

@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dprankdiag.model.bundle import describe_tool, publish_value
-from dprankdiag.model.comparison import CauseChange, Change, ComparedSide, Comparison, EngineChange, KindChange
+from dprankdiag.model.comparison import (
+    CauseChange,
+    Change,
+    ComparedSide,
+    Comparison,
+    EngineChange,
+    KindChange,
+    StepGain,
+)
 from dprankdiag.units import format_ns, format_ratio
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH
@@ -30,7 +38,9 @@ _TOP_KEYS = (
     "notes",
     "interval_level",
     "significance",
+    "bets",
 )
+_BET_COLUMNS = ("remedy", "against", "predicted", "measured", "verdict")
 _BATCH = (("requests", "requests"), ("held_tokens", "KV tokens"), ("prefill_tokens", "prompt tokens"))
 
 
@@ -150,6 +160,8 @@ def _list_sections(comparison: Comparison) -> Iterator[Section]:
             comparison.interval_level,
         )
     yield _list_causes(comparison)
+    if comparison.bets:
+        yield _list_bets(comparison)
     for when, side in (("Before", comparison.before), ("After", comparison.after)):
         yield Section(when, lines=tuple(_describe_side(side)))
     if comparison.notes:
@@ -253,6 +265,31 @@ def _describe_cause(change: CauseChange, level: float) -> str:
         low, high = share.interval
         parts.append(f"{format_ratio(level)} interval of the change: {_sign_ratio(low)} to {_sign_ratio(high)}")
     return "; ".join(parts)
+
+
+def _list_bets(comparison: Comparison) -> Section:
+    """Hold what remedies were predicted to gain against what was gained."""
+    rows = tuple(
+        (
+            bet.remedy,
+            f"{bet.cause} ({', '.join(bet.findings)})",
+            _write_gain(bet.predicted),
+            _write_gain(bet.measured),
+            bet.verdict.replace("_", " "),
+        )
+        for bet in comparison.bets
+    )
+    lines = [f"{bet.remedy}: {bet.reason}" for bet in comparison.bets if bet.reason]
+    if not all(bet.is_stated for bet in comparison.bets):
+        lines.append("the best remedy of each finding is taken to have been tried; say which was with --tried")
+    return Section("Bets: predicted gain against measured gain", _BET_COLUMNS, rows, _BET_COLUMNS[2:4], tuple(lines))
+
+
+def _write_gain(gain: StepGain) -> str:
+    if gain.ratio is None:
+        return words.ABSENT
+    bounds = " ({} to {})".format(*map(format_ratio, gain.interval)) if gain.interval is not None else ""
+    return f"{format_ratio(gain.ratio)}{bounds}"
 
 
 def _say_direction(change: Change) -> str:
