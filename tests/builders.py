@@ -8,12 +8,14 @@ from typing import Any
 from dprankdiag.model.comparison import (
     AccountRow,
     Batch,
+    Bet,
     CauseChange,
     Change,
     ComparedSide,
     Comparison,
     EngineChange,
     KindChange,
+    StepGain,
 )
 from dprankdiag.model.diagnosis import (
     Abstention,
@@ -245,6 +247,25 @@ def cause_change(**changes: Any) -> CauseChange:
     return replace(known, **changes)
 
 
+def bet(**changes: Any) -> Bet:
+    """Make a bet on token balance that was kept."""
+    known = Bet(
+        findings=("f1",),
+        cause="load.context",
+        engine="default",
+        ranks=(3,),
+        remedy="balance-tokens",
+        command="--load-balance-method total_tokens",
+        is_stated=True,
+        predicted=StepGain(0.21, (0.19, 0.23)),
+        basis="replayed",
+        measured=StepGain(0.2, (0.18, 0.22)),
+        verdict="kept",
+        reason=None,
+    )
+    return replace(known, **changes)
+
+
 def comparison(**changes: Any) -> Comparison:
     """Make a comparison in which a load fault is gone and the step is shorter."""
     kind = KindChange(
@@ -278,6 +299,7 @@ def comparison(**changes: Any) -> Comparison:
         engines=(engine,),
         causes=(cause_change(),),
         notes=("mixed steps of this order of collectives are only in the recording before: 3 left out",),
+        bets=(bet(),),
     )
     return replace(known, **changes)
 

@@ -24,12 +24,14 @@ class Action:
         key: stable name of the action, unique within its cause.
         source: the release, report or tool the action rests on.
         cures: it removes the cause; else it only looks closer.
+        whole: it removes all that the replay undoes, so that the replayed gain is its gain.
     """
 
     key: str
     text: str
     source: str
     cures: bool = True
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ Progress = Callable[[str, "float | None"], None]
 VERBS = {
     "analyze": "dprankdiag.cli.analyze",
     "compare": "dprankdiag.cli.compare",
+    "whatif": "dprankdiag.cli.whatif",
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
     "watch": "dprankdiag.cli.watch",
@@ -63,11 +64,11 @@ def list_trace_kernels(path: Path, patterns: Path | None) -> Sequence[KernelRow]
     return list_kernels(path, patterns)
 
 
-def compare_inputs(before: Input, after: Input) -> Comparison:
-    """Compare two diagnoses by their tables."""
+def compare_inputs(before: Input, after: Input, tried: Sequence[str]) -> Comparison:
+    """Compare two diagnoses by their tables, and score the remedies that were tried in between."""
     from dprankdiag.pipelines.compare import compare
 
-    return compare(before, after)
+    return compare(before, after, tried)
 
 
 def open_poller(targets: Sequence[str], access: Access, matchers: tuple[Matcher, ...] = ()) -> Asker:
@@ -115,7 +116,7 @@ class Doors:
     list_kernels: Callable[[Path, Path | None], Sequence[KernelRow]] = list_trace_kernels
     causes: Callable[[], Mapping[str, Cause]] = load_cause_catalog
     pages: Callable[[], Mapping[str, str]] = load_cause_pages
-    compare: Callable[[Input, Input], Comparison] = compare_inputs
+    compare: Callable[[Input, Input, Sequence[str]], Comparison] = compare_inputs
     open_poller: Callable[[Sequence[str], Access, tuple[Matcher, ...]], Asker] = open_poller
     examine: Callable[[Sequence[str], Access, tuple[Matcher, ...]], Sequence[Checkup]] = examine_targets
     read_servers: Callable[[StoredQuestion, Access, Progress | None], Sequence[LedgerFile]] = ask_servers

@@ -37,6 +37,14 @@ SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown"}
     help="Exit with 1 if a finding of at least this severity is new or significantly worse, or if the two cannot be "
     "compared (inconclusive); may be repeated.",
 )
+@click.option(
+    "--tried",
+    "tried",
+    multiple=True,
+    metavar="REMEDY",
+    help="Key of a remedy of BEFORE that was tried in between: its predicted gain is held against what was gained; "
+    "repeatable. If none is named, the best remedy of each finding is.",
+)
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank, on both sides.")
 @click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
@@ -54,10 +62,10 @@ def command(context: click.Context, /, **given: Any) -> int:
     _check_inputs(given)
     _check_bundles(given)
     doors = open_doors(context)
-    sides = [_obtain(given[name], given, doors) for name in ("before", "after")]
+    before, after = sides = [_obtain(given[name], given, doors) for name in ("before", "after")]
     if not given["quiet"]:
         warn_of_inputs([source for side in sides for source in side.diagnosis.inputs])
-    comparison = doors.compare(*sides)
+    comparison = doors.compare(before, after, given["tried"])
     from dprankdiag.views.comparison import render
 
     write_result(render(comparison, given["format_name"], width=find_width(), color=wants_color(given["no_color"])))

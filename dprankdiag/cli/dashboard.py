@@ -157,35 +157,48 @@ def _open_live(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
 
 
 def _load(names: Sequence[str], expect_ranks: int | None, doors: Doors) -> Provider:
-    from dprankdiag.dashboard.provider import show_ledgers, show_saved
+    from dprankdiag.dashboard.provider import show_ledgers, show_runs, show_saved
+    from dprankdiag.store.bundle import is_bundle, load_bundle
     from dprankdiag.store.ledger_record import is_ledger_record, load_ledgers
 
     if names:
         paths = [Path(name) for name in names]
+        _check_paths(paths)
         if len(paths) == 1 and is_ledger_record(paths[0]):
             return show_ledgers(paths[0].name, load_ledgers(paths[0]))
+        bundles = [path for path in paths if is_bundle(path)]
+        if len(bundles) == len(paths):
+            return show_runs(_name_apart(paths), [load_bundle(path) for path in paths])
+        if bundles:
+            other = next(path for path in paths if path not in bundles)
+            mend = f"save the others as bundles: dprankdiag analyze {shlex.quote(str(other))} -o X.dprank"
+            raise UsageError("bundles are shown with bundles only", where=shlex.quote(str(bundles[0])), mend=mend)
         return show_saved(", ".join(path.name for path in paths), *_read(paths, expect_ranks, doors))
     with resources.as_file(resources.files("dprankdiag") / "data" / "demo.sqlite") as recording:
         write_error("nothing was named, so the recording in the package is shown", prefix="")
         return show_saved("the recording in the package", *_read([recording], expect_ranks, doors))
 
 
-def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tuple[Any, Any, Any]:
-    from dprankdiag.readers.named_paths import split_named
-    from dprankdiag.store.bundle import is_bundle, load_bundle
+def _name_apart(paths: Sequence[Path]) -> list[str]:
+    """Name files by their own names, or by their whole paths where those are alike."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
-    for path in paths:
-        if _PLACE.fullmatch(str(path)) and not path.exists():
-            mend = f"of a running engine name the address: http://{path}"
-            raise UsageError("no such file or folder", where=str(path), mend=mend)
-        check_exists(split_named(path).path)
-    if is_bundle(paths[0]):
-        if len(paths) > 1:
-            raise UsageError("a bundle is shown alone", where=shlex.quote(str(paths[0])), mend="name it alone")
-        return *load_bundle(paths[0]), ()
+
+def _read(paths: Sequence[Path], expect_ranks: int | None, doors: Doors) -> tuple[Any, Any, Any]:
     progress = ProgressLine(quiet=False, verbose=False)
     try:
         outcome = doors.diagnose(paths, {"expect_ranks": expect_ranks, "keep_steps": True}, progress)
     finally:
         progress.close()
     return outcome.diagnosis, outcome.tables, outcome.steps
+
+
+def _check_paths(paths: Sequence[Path]) -> None:
+    from dprankdiag.readers.named_paths import split_named
+
+    for path in paths:
+        if _PLACE.fullmatch(str(path)) and not path.exists():
+            mend = f"of a running engine name the address: http://{path}"
+            raise UsageError("no such file or folder", where=str(path), mend=mend)
+        check_exists(split_named(path).path)

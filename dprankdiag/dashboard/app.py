@@ -13,6 +13,7 @@ from dprankdiag.dashboard.downloads import add_downloads
 from dprankdiag.dashboard.elements import make_elements
 from dprankdiag.dashboard.pages import BY_PATH, PAGES
 from dprankdiag.dashboard.pages.base import show_advice, show_words_of
+from dprankdiag.dashboard.pages.blame import BLAMED
 from dprankdiag.dashboard.pages.timeline import MEETINGS
 from dprankdiag.dashboard.pages.waiting import find_longest
 from dprankdiag.dashboard.parts import Id, take_apart
@@ -32,6 +33,9 @@ ASK_WHY = show_advice("dprankdiag doctor TARGET says what is missing and how to 
 
 MOST_BYTES = 2**20
 """What a browser may send at once; it only ever says what it looks at."""
+
+TO_STEP = {"waits": "/timeline", BLAMED: "/blame"}
+"""What begins the key of a figure of steps → the page on which a click shows the step."""
 
 _INDEX = """<!doctype html>
 <html lang="en">
@@ -258,9 +262,9 @@ def find_clicked(
         if subject == MEETINGS and (meeting := _read_meeting(point)) is not None:
             group, _, step = where.partition("-")
             return write_address(Place("/timeline", int(group), int(step), rank, meeting))
-        if subject == "waits":
+        if subject in TO_STEP:
             longest, row = find_longest(snapshot, int(where), int(point["x"])), str(point.get("y", ""))
-            return write_address(Place("/timeline", int(where), longest, int(row) if row.isdigit() else None))
+            return write_address(Place(TO_STEP[subject], int(where), longest, int(row) if row.isdigit() else None))
     return None
 
 

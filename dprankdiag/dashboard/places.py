@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode
 
-_NUMBERS = ("group", "step", "rank", "meeting")
+_NUMBERS = ("group", "step", "rank", "meeting", "before", "after")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is looked at: a page, a lockstep group, a step of it, a rank, a meeting of the step by its position."""
+    """What is looked at: a page, a lockstep group, a step of it, a rank, a meeting of the step by its position.
+
+    Attributes:
+        before, after: which of the bundles that were opened are compared.
+    """
 
     path: str = "/"
     group: int | None = None
     step: int | None = None
     rank: int | None = None
     meeting: int | None = None
+    before: int | None = None
+    after: int | None = None
 
 
 def read_place(path: str | None, search: str | None) -> Place:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol
 
 from dprankdiag.dashboard.history import Event, EventLog, History
+from dprankdiag.dashboard.runs import SavedRuns
 from dprankdiag.errors import DprankdiagError
 from dprankdiag.model import results
 from dprankdiag.model.diagnosis import Diagnosis
@@ -21,6 +22,7 @@ from dprankdiag.model.dispatches import LedgerRecord
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, take_rows
+from dprankdiag.pipelines.compare import Input
 from dprankdiag.pipelines.record import Asker
 from dprankdiag.pipelines.step_record import StepRecord
 from dprankdiag.pipelines.ticks import run_ticks
@@ -34,6 +36,8 @@ _OF_THE_TICK = 1
 """Generation of the objects that a tick made, and younger."""
 
 BELIEFS_ALONE = "What ledgers believed tells of no rank's time, so that no rank is judged: see the page Ledger"
+
+NO_RUNS = SavedRuns(())
 
 Keep = Callable[[Sequence[LedgerAnswer | NoData], int], None]
 
@@ -52,6 +56,7 @@ class Snapshot:
         trouble: why nothing new will come; empty if all is well.
         steps: any step in full, by lockstep group, while its recording is open.
         ledgers: what routers believed at each dispatch; None where nobody has told.
+        runs: the bundles that were opened, this one first; empty of what is no bundle.
     """
 
     revision: int
@@ -64,6 +69,7 @@ class Snapshot:
     trouble: str = ""
     steps: tuple[StepRecord, ...] = ()
     ledgers: LedgerRecord | None = None
+    runs: SavedRuns = NO_RUNS
 
     def take_step(self, group: int, step: int) -> FullStep:
         """Take all that is known of a step: of an open recording any, of a bundle the worst of its group."""
@@ -127,6 +133,12 @@ def show_saved(
 ) -> OfflineProvider:
     """Make a provider of a diagnosis that was made already."""
     return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps))
+
+
+def show_runs(names: Sequence[str], saved: Sequence[tuple[Diagnosis, Mapping[str, Columns]]]) -> OfflineProvider:
+    """Make a provider of bundles: it shows the first, and compares any two."""
+    runs = SavedRuns(tuple(Input(*run, name) for name, run in zip(names, saved, strict=True)))
+    return OfflineProvider(Snapshot(0, names[0], *saved[0], runs=runs))
 
 
 def show_ledgers(source: str, record: LedgerRecord) -> OfflineProvider:

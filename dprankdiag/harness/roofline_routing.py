@@ -47,6 +47,12 @@ def route_tokens(world: World, model: Model, rows: Array) -> Routing:
     shape = (len(rows), world.layers, world.ranks)
     tokens, touched, tiles = (np.zeros(shape, np.int64) for _ in range(3))
     for layer in range(world.layers):
+        if world.expert_slots:
+            counts, owner = _serve_slots(world, model, layer, rows)
+            on_rank = owner[:, None] == np.arange(world.ranks)
+            tokens[:, layer], touched[:, layer] = counts @ on_rank, (counts > 0) @ on_rank.astype(np.int64)
+            tiles[:, layer] = -(-counts // TILE_ROWS) @ on_rank
+            continue
         weights = copy_popular(draw_popularity(world, model, layer), world.ranks)
         order = open_stream(world.seed, "roofline", "placement", layer).permutation(world.ranks)
         owner = order[place_experts(weights, world.ranks)]
@@ -56,6 +62,35 @@ def route_tokens(world: World, model: Model, rows: Array) -> Routing:
         touched[:, layer] = (counts > 0) @ on_rank.astype(np.int64)
         tiles[:, layer] = -(-counts // TILE_ROWS) @ on_rank
     return Routing(*(level_hot_layers(world, it) for it in (tokens, touched, tiles)))
+
+
+def count_experts(world: World, model: Model, rows: Array) -> Array:
+    """Count the tokens of each expert, wherever it lies: `(steps, layers, experts)`; no rank is hot."""
+    counts = [_count_layer(world, model, layer, rows) for layer in range(world.layers)]
+    return np.stack(counts, axis=1)
+
+
+def _count_layer(world: World, model: Model, layer: int, rows: Array) -> Array:
+    weights = np.tile(draw_popularity(world, model, layer), (world.run_steps, 1))
+    return _count_tokens(world, model, layer, weights, rows)
+
+
+def _serve_slots(world: World, model: Model, layer: int, rows: Array) -> tuple[Array, Array]:
+    """Share each expert's tokens among its slots, what is left over to another one each step.
+
+    Returns:
+        `(steps, slots)` tokens, and `(slots,)` the rank of each slot.
+    """
+    expert = np.asarray(world.expert_slots[layer])
+    counts = _count_layer(world, model, layer, rows)
+    served = np.zeros((len(counts), len(expert)), np.int64)
+    step = np.arange(len(counts))[:, None]
+    for number in range(model.experts):
+        (slots,) = np.nonzero(expert == number)
+        whole, left = np.divmod(counts[:, number], len(slots))
+        turn = (np.arange(len(slots)) + step) % len(slots)
+        served[:, slots] = whole[:, None] + (turn < left[:, None])
+    return served, np.arange(len(expert)) // (len(expert) // world.ranks)
 
 
 def draw_popularity(world: World, model: Model, layer: int) -> Array:

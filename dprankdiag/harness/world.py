@@ -73,6 +73,8 @@ class World:
         gpu_skew_ns, host_clock_ns, drift_ppm: standard deviations of a GPU's stamps against its host, of the hosts'
             wall clocks, of the sessions' rates.
         dealt: the batches of every step as a serving world has dealt them (roofline); none to draw them.
+        expert_slots: by layer, the expert of each slot, as many slots a rank, one rank after the other (roofline); none
+            for a balancer's that knows how popular experts are.
     """
 
     seed: int = 0
@@ -126,6 +128,7 @@ class World:
     drift_ppm: float = 0.0
     faults: tuple[Fault, ...] = ()
     dealt: Dealt | None = field(default=None, compare=False, repr=False)
+    expert_slots: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.ranks % self.attention_tp:
@@ -151,6 +154,8 @@ class World:
         kinds = {fault.kind for fault in self.faults}
         if self.dealt is not None:
             self._check_dealt(self.dealt)
+        if self.expert_slots and (self.physics != "roofline" or "hot_expert" in kinds):
+            raise ValueError("experts have slots of their own in the roofline physics only, and no hot ranks then")
         if self.physics == "fixed":
             if missing := sorted(kinds.intersection(NEEDS_BATCHES)):
                 raise ValueError(f"the fixed physics knows no {', '.join(missing)}")

@@ -73,6 +73,7 @@ _FINDING_KEYS = (
     "evidence",
     "alternatives",
     "remedies",
+    "experiments",
 )
 
 

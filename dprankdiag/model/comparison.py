@@ -10,6 +10,8 @@ from dprankdiag.model.diagnosis import Interval, Severity, Status
 ComparisonVerdict = Literal["better", "worse", "unchanged", "not_comparable"]
 Direction = Literal["better", "worse", "unchanged"]
 Presence = Literal["new", "gone", "stayed", "moved"]
+BetVerdict = Literal["kept", "partly", "not_kept", "cannot_tell"]
+"""kept: the measured gain reaches the predicted one, within their intervals; partly: a smaller one; not_kept: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,45 @@ class CauseChange:
 
 
 @dataclass(frozen=True, slots=True)
+class StepGain:
+    """How much less a step takes, as a share of what it took before; `interval` bounds it. None where unknown."""
+
+    ratio: float | None = None
+    interval: Interval | None = None
+
+
+UNKNOWN_GAIN = StepGain()
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """A remedy's predicted gain against what the later recording gains.
+
+    Attributes:
+        findings: of the earlier diagnosis, of one cause on the same ranks.
+        remedy: key of what was tried, or of the best one where nobody says what was.
+        is_stated: the user says that it was tried.
+        predicted: as the earlier diagnosis has it, in the kinds of step that both recordings ran.
+        basis: of the prediction.
+        measured: the kinds in the same mix, what other causes cost less or more taken out.
+        reason: why it cannot be told, or what to think of; None where nothing need be said.
+    """
+
+    findings: tuple[str, ...]
+    cause: str
+    engine: str
+    ranks: tuple[int, ...]
+    remedy: str
+    command: str | None
+    is_stated: bool
+    predicted: StepGain
+    basis: str
+    measured: StepGain
+    verdict: BetVerdict
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All that is said about a recording against an earlier one.
 
@@ -145,3 +186,4 @@ class Comparison:
     notes: tuple[str, ...]
     interval_level: float = 0.9
     significance: float = 0.05
+    bets: tuple[Bet, ...] = ()

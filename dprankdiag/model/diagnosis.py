@@ -37,13 +37,41 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, and the gain to expect: predicted wall time saved over measured wall time."""
+    """What to do, and the gain to expect: predicted wall time saved over measured wall time.
+
+    Attributes:
+        gain_ratio: never more than the share that its finding costs.
+        command: what exactly to set or run on the engine that the input shows; where it shows none, both spellings,
+            each with its engine. None where nothing is typed.
+        why_no_gain: why `gain_ratio` is absent; None where it is given.
+    """
 
     key: str
     text: str
     gain_ratio: float | None
     basis: str
     interval: Interval | None = None
+    command: str | None = None
+    why_no_gain: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What may be seen after an experiment, and what that means; `cause` is what it speaks for."""
+
+    seen: str
+    means: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A cheap change that tells one cause from another; it cures nothing."""
+
+    key: str
+    text: str
+    command: str | None
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +84,12 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause, the ranks it concerns, and what it costs."""
+    """One cause, the ranks it concerns, and what it costs.
+
+    Attributes:
+        remedies: best first: those that the engine can do before those that it cannot, then by gain.
+        experiments: what would tell the cause from another one.
+    """
 
     id: str
     cause: str
@@ -80,6 +113,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     alternatives: tuple[Alternative, ...]
     remedies: tuple[Remedy, ...]
+    experiments: tuple[Experiment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,40 @@ STEP_KERNELS = Table(
     ),
 )
 
+BLAME = Table(
+    "blame",
+    "one rank that waits and one that it waits for, over all steps; both times add up to what the rank waits",
+    (
+        _GROUP,
+        Column("rank", "int32", "id", "rank that waits"),
+        Column(
+            "blamed",
+            "int32",
+            "id",
+            "rank that it waits for; -1 of those that are not known, or of very many ranks not told apart",
+            nullable=True,
+        ),
+        Column("last_ns", "int64", "ns", "waited at meetings to which the other came last"),
+        Column(
+            "caused_ns",
+            "int64",
+            "ns",
+            "waited, as far as that leads back to the other; what came last may have inherited its lateness",
+        ),
+    ),
+)
+
+BLAME_STEPS = Table(
+    "blame_steps",
+    "one rank's step in which others wait because of it",
+    (
+        _GROUP,
+        _STEP,
+        _RANK,
+        Column("caused_ns", "int64", "ns", "waited by all others together, as far as that leads back to it"),
+    ),
+)
+
 RESULT_TABLES = (
     MEMBERS,
     KINDS,
@@ -164,6 +198,8 @@ RESULT_TABLES = (
     WORST_STEPS,
     WORST_MEETINGS,
     STEP_KERNELS,
+    BLAME,
+    BLAME_STEPS,
 )
 
 

@@ -10,16 +10,14 @@ import numpy as np
 from dprankdiag.analysis.differences import (
     KNOWN_ZERO,
     Level,
-    add_levels,
     adjust_chances,
     compare_levels,
     measure_level,
     spread_of_ranks,
     widen_level,
 )
-from dprankdiag.analysis.grid import FEWEST_STEPS
 from dprankdiag.analysis.reference import measure_growth
-from dprankdiag.analysis.statistics import PRIOR_WEIGHT, BoolArray, FloatArray
+from dprankdiag.analysis.statistics import PRIOR_WEIGHT, FloatArray
 from dprankdiag.model.comparison import (
     AccountRow,
     Batch,
@@ -33,9 +31,11 @@ from dprankdiag.model.comparison import (
 )
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
+from dprankdiag.pipelines.bets import check_tried, score_bets
 from dprankdiag.pipelines.compare_words import decide, summarise_cause
 from dprankdiag.pipelines.likeness import measure_slowness
 from dprankdiag.pipelines.matching import CausePair, match_causes, numbers_of, ranks_of, severity_of
+from dprankdiag.pipelines.mixing import mix_level, mix_mean
 from dprankdiag.pipelines.pairs import GroupPair, find_pair, pair_groups
 from dprankdiag.pipelines.sides import GroupSide, KindKey, read_groups
 
@@ -53,12 +53,18 @@ class Input:
     name: str = ""
 
 
-def compare(before: Input, after: Input) -> Comparison:
+def compare(before: Input, after: Input, tried: Sequence[str] = ()) -> Comparison:
     """Compare a diagnosis with an earlier one.
 
+    Args:
+        tried: keys of the remedies that were tried in between; if none is given, the best one of each finding is
+            held against what was gained.
+
     Raises:
+        UsageError: no finding before has such a remedy.
         InputError: a bundle lacks the tables, because an earlier version saved it.
     """
+    check_tried(before.diagnosis, tried)
     groups = [read_groups(side.tables, side.name) for side in (before, after)]
     pairs, reasons = pair_groups(groups[0], groups[1])
     reasons += [
@@ -69,7 +75,8 @@ def compare(before: Input, after: Input) -> Comparison:
     names = [[finding.cause for finding in side.diagnosis.findings] for side in (before, after)]
     same = {pair.before.engine: pair.after.engine for pair in pairs}
     engines = [_compare_engine(pair, names) for pair in pairs]
-    causes = [_compare_cause(found, pairs) for found in match_causes(before.diagnosis, after.diagnosis, same)]
+    matched = match_causes(before.diagnosis, after.diagnosis, same)
+    causes = [_compare_cause(found, pairs) for found in matched]
     engines, causes = _judge(engines, causes)
     fit = {engine.engine for engine in engines if not engine.reasons}
     causes = [replace(cause, summary=summarise_cause(cause, comparable=cause.engine in fit)) for cause in causes]
@@ -88,6 +95,7 @@ def compare(before: Input, after: Input) -> Comparison:
         notes,
         LEVEL,
         SIGNIFICANCE,
+        score_bets(matched, pairs, tried, LEVEL),
     )
 
 
@@ -116,8 +124,8 @@ def _compare_engine(pair: GroupPair, names: Sequence[Sequence[str]]) -> EngineCh
     kinds = tuple(_compare_kind(pair, key) for key in pair.mix)
     step = transfer = speed = UNKNOWN
     if pair.mix:
-        step = _change(*(_mix(pair, side, side.measured_ns, widen=True) for side in sides))
-        transfer = _change(*(_mix(pair, side, side.transfer_ns) for side in sides))
+        step = _change(*(mix_level(pair, side, side.measured_ns, widen=True) for side in sides))
+        transfer = _change(*(mix_level(pair, side, side.transfer_ns) for side in sides))
         speed = _compare_speed(pair)
     trusted = pair.before.trusted and pair.after.trusted
     account = _account(pair, names) if pair.mix and trusted else ()
@@ -169,37 +177,6 @@ def _kind_level(side: GroupSide, key: KindKey, series: FloatArray, *, widen: boo
     return widen_level(level, *spread_of_ranks(side.busy_ns[mine].mean(axis=0))) if widen else level
 
 
-def _mix(
-    pair: GroupPair, side: GroupSide, series: FloatArray, *, parts: Sequence[BoolArray] = (), widen: bool = False
-) -> Level:
-    """Take the level of a series, the kinds of step in the pair's mix.
-
-    Args:
-        parts: steps that are known to differ, which together are all: the step from one to the other is no scatter.
-        widen: see `_kind_level`.
-    """
-    levels, weights = [], []
-    for key, share in pair.mix.items():
-        kind = side.kinds[key]
-        for mine in [kind & part for part in parts if (kind & part).any()] if _splits(kind, parts) else [kind]:
-            levels.append(measure_level(series[mine]))
-            weights.append(share * float(mine.sum() / kind.sum()))
-    level = add_levels(levels, weights)
-    if not widen:
-        return level
-    busy = np.sum([share * side.busy_ns[side.kinds[key]].mean(axis=0) for key, share in pair.mix.items()], axis=0)
-    return widen_level(level, *spread_of_ranks(busy))
-
-
-def _splits(kind: BoolArray, parts: Sequence[BoolArray]) -> bool:
-    """Tell whether every part holds none of a kind's steps, or enough to see their scatter."""
-    return bool(parts) and all(int((kind & part).sum()) not in range(1, FEWEST_STEPS) for part in parts)
-
-
-def _mean(pair: GroupPair, side: GroupSide, series: FloatArray) -> float:
-    return float(sum(share * series[side.kinds[key]].mean() for key, share in pair.mix.items()))
-
-
 def _account(pair: GroupPair, names: Sequence[Sequence[str]]) -> tuple[AccountRow, ...]:
     """Split the mean step into what each cause costs, what is unexplained, and the step of even ranks.
 
@@ -209,12 +186,12 @@ def _account(pair: GroupPair, names: Sequence[Sequence[str]]) -> tuple[AccountRo
     rows: dict[str, list[int]] = {}
     for place, side in enumerate((pair.before, pair.after)):
         for number, loss in side.losses.items():
-            rows.setdefault(names[place][number - 1], [0, 0])[place] += round(_mean(pair, side, loss.lost_ns))
+            rows.setdefault(names[place][number - 1], [0, 0])[place] += round(mix_mean(pair, side, loss.lost_ns))
     rest = [[0, 0], [0, 0]]
     for place, side in enumerate((pair.before, pair.after)):
-        rest[1][place] = round(_mean(pair, side, side.balanced_ns))
+        rest[1][place] = round(mix_mean(pair, side, side.balanced_ns))
         told = sum(row[place] for row in rows.values())
-        rest[0][place] = round(_mean(pair, side, side.measured_ns)) - rest[1][place] - told
+        rest[0][place] = round(mix_mean(pair, side, side.measured_ns)) - rest[1][place] - told
     named = [*rows.items(), (UNEXPLAINED, rest[0]), (EVEN, rest[1])]
     return tuple(AccountRow(name, *values) for name, values in named)
 
@@ -263,15 +240,15 @@ def _measure_cost(pair: GroupPair, side: GroupSide, numbers: Sequence[int]) -> t
         return None
     losses = [side.losses[number] for number in numbers]
     lost = np.sum([loss.lost_ns for loss in losses], axis=0)
-    spread = sum(_mean(pair, side, loss.spread_ns) ** 2 for loss in losses)
+    spread = sum(mix_mean(pair, side, loss.spread_ns) ** 2 for loss in losses)
     runs = np.any([loss.covered for loss in losses if loss.is_run] or [np.zeros(side.n_steps, bool)], axis=0)
     freedom = PRIOR_WEIGHT + len(side.ranks) - 2
-    wall = _mean(pair, side, side.measured_ns)
-    ratio = _mean(pair, side, lost) / wall
+    wall = mix_mean(pair, side, side.measured_ns)
+    ratio = mix_mean(pair, side, lost) / wall
     # To first order a ratio of means scatters as the mean of what each step has beyond its share.
-    beyond = _mix(pair, side, (lost - ratio * side.measured_ns) / wall, parts=(runs, ~runs))
+    beyond = mix_level(pair, side, (lost - ratio * side.measured_ns) / wall, parts=(runs, ~runs))
     share = replace(beyond, value=ratio)
-    time = _mix(pair, side, lost, parts=(runs, ~runs))
+    time = mix_level(pair, side, lost, parts=(runs, ~runs))
     return widen_level(time, spread, freedom), widen_level(share, spread / wall**2, freedom)
 
 

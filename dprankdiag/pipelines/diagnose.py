@@ -26,6 +26,7 @@ from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join
 from dprankdiag.pipelines.judging import judge, weigh
 from dprankdiag.pipelines.memory import return_large_arrays
 from dprankdiag.pipelines.pricing import price
+from dprankdiag.pipelines.remedies import advise
 from dprankdiag.pipelines.result_tables import tabulate
 from dprankdiag.pipelines.snapshots import diagnose_ledger_files
 from dprankdiag.pipelines.step_record import StepRecord, find_worst, keep_kernels
@@ -145,7 +146,7 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     groups = [part.seen for part in parts]
     kept = [_keep_named(*each, exact.findings) for each in zip(records, kernels, strict=True)]
     tables = tabulate(groups, kept) | tabulate_compared(parts, exact.findings) | ledger_tables
-    joined = publish_numbers(count_from_own_start(exact, diagnoses))
+    joined = publish_numbers(advise(count_from_own_start(exact, diagnoses)))
     steps = tuple(records) if options.keep_steps else ()
     if baseline is None:
         return Outcome(joined, tables, steps=steps)

@@ -13,7 +13,8 @@ from dprankdiag.analysis.statistics import EVENT_SCORE, BoolArray, FloatArray, b
 from dprankdiag.catalog.causes import Cause
 from dprankdiag.catalog.confidence import load_calibration
 from dprankdiag.model.claims import Claim
-from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Remedy, Severity, TimeWindow, When
+from dprankdiag.model.diagnosis import Evidence, Finding, Interval, Severity, TimeWindow, When
+from dprankdiag.pipelines.remedies import NOT_REPLAYED, UNTRUSTED, Gain, list_remedies
 from dprankdiag.simulate.counterfactual import measure_hidden, measure_replay_error, replay_with, share_losses
 from dprankdiag.units import NS_PER_S, format_ns, format_ratio
 
@@ -165,7 +166,7 @@ def _make_finding(
         onset_ns=span.start_ns if when == "onset" else None,
         summary=_summarise(claim, lost, ratio, int(claim.steps.sum())),
         evidence=(*claim.evidence, *_prove_onset(seen, claim)),
-        remedies=_remedies(causes, claim.cause, ratio if trusted else None, interval if trusted else None, claim.basis),
+        remedies=list_remedies(causes[claim.cause], Gain(ratio, interval, claim.basis) if trusted else UNTRUSTED),
     )
 
 
@@ -224,7 +225,7 @@ def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> 
         claim.summary,
         claim.evidence,
         claim.alternatives,
-        _remedies(causes, claim.cause, None, None, "documented"),
+        list_remedies(causes[claim.cause], NOT_REPLAYED),
     )
 
 
@@ -257,26 +258,6 @@ def _summarise(claim: Claim, lost: FloatArray, ratio: float, steps: int) -> str:
     bound = {"bound": "up to ", "lower bound": "at least "}.get(claim.basis, "")
     where = f"in each of {steps} steps" if steps > 1 else "in one step"
     return f"{claim.summary}; costs {bound}{format_ns(each)} {where}, {format_ratio(ratio)} of all time"
-
-
-def _remedies(
-    causes: Mapping[str, Cause], key: str, gain: float | None, interval: Interval | None, basis: str
-) -> tuple[Remedy, ...]:
-    """List the catalogue's actions; the replayed gain belongs to the first that removes the cause."""
-    remedies = []
-    cure = next((action for action in causes[key].remedies if action.cures), None)
-    for action in causes[key].remedies:
-        first = action is cure and gain is not None
-        remedies.append(
-            Remedy(
-                action.key,
-                action.text,
-                gain if first else None,
-                basis if first else "documented",
-                interval if first else None,
-            )
-        )
-    return tuple(remedies)
 
 
 def _prove_onset(seen: Observations, claim: Claim) -> list[Evidence]:

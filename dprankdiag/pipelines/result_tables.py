@@ -8,23 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.blame import Blame, spread_blame
+from dprankdiag.analysis.last_arrivals import list_together
 from dprankdiag.analysis.observations import Observations
 from dprankdiag.model import results
 from dprankdiag.model.results import COMPONENTS, STEP_KERNELS
-from dprankdiag.model.schema import Columns, Table, join_rows
-from dprankdiag.pipelines.step_record import StepRecord, find_worst, list_together, median_length
+from dprankdiag.model.schema import ABSENT_ID, Columns, Table, join_rows
+from dprankdiag.pipelines.step_record import StepRecord, find_worst, median_length
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_BLAMED = 64
+"""Ranks of a group that pairs name: of more, those the others wait for longest, so that pairs grow as ranks do."""
 
 LAG_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A lockstep group and its ordinal among all."""
+    """A lockstep group, its ordinal among all, and who waits for whom in it."""
 
     number: int
     seen: Observations
+    blame: Blame
 
     @property
     def ranks(self) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -45,7 +51,7 @@ def tabulate(seen: Sequence[Observations], kernels: Sequence[Columns] = ()) -> d
     Returns:
         The tables of `model.results` by name; nothing if there are no groups.
     """
-    groups = [_Group(number, group) for number, group in enumerate(seen)]
+    groups = [_Group(number, group, spread_blame(group)) for number, group in enumerate(seen)]
     if not groups:
         return {}
     made = {table.name: _join(table, [rows for group in groups for rows in make(group)]) for table, make in _MAKERS}
@@ -186,6 +192,41 @@ def _worst_meetings(group: _Group) -> list[Columns]:
     return [StepRecord(group.number, group.seen).list_meetings(find_worst(group.seen))]
 
 
+def _blame(group: _Group) -> list[Columns]:
+    """Tabulate for whom each rank waits; of very many ranks those that others wait for longest are told apart."""
+    last_ns, caused_ns = group.blame.last_ns, group.blame.caused_ns
+    order = np.argsort(-(last_ns + caused_ns)[:, :-1].sum(axis=0), kind="stable")
+    named = np.sort(order[:MOST_BLAMED])
+    columns = np.append(group.ranks[named], np.int32(ABSENT_ID))
+    others = np.setdiff1d(np.arange(last_ns.shape[1]), named)
+    last_ns, caused_ns = (
+        np.column_stack([values[:, named], values[:, others].sum(axis=1)]) for values in (last_ns, caused_ns)
+    )
+    waiting, place = np.nonzero(last_ns | caused_ns)
+    return [
+        {
+            "group": group.label(len(waiting)),
+            "rank": group.ranks[waiting],
+            "blamed": columns[place],
+            "last_ns": last_ns[waiting, place],
+            "caused_ns": caused_ns[waiting, place],
+        }
+    ]
+
+
+def _blame_steps(group: _Group) -> list[Columns]:
+    """Tabulate what each rank makes all others wait in each step."""
+    step, place = np.nonzero(group.blame.by_step)
+    return [
+        {
+            "group": group.label(len(step)),
+            "step": step.astype(np.int32),
+            "rank": group.ranks[place],
+            "caused_ns": group.blame.by_step[step, place],
+        }
+    ]
+
+
 _MAKERS: tuple[tuple[Table, Callable[[_Group], list[Columns]]], ...] = (
     (results.MEMBERS, _members),
     (results.KINDS, _kinds),
@@ -196,4 +237,6 @@ _MAKERS: tuple[tuple[Table, Callable[[_Group], list[Columns]]], ...] = (
     (results.ARRIVALS, _arrivals),
     (results.WORST_STEPS, _worst_steps),
     (results.WORST_MEETINGS, _worst_meetings),
+    (results.BLAME, _blame),
+    (results.BLAME_STEPS, _blame_steps),
 )

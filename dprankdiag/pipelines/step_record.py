@@ -10,8 +10,8 @@ import numpy as np
 
 from dprankdiag.analysis.grid import StepGrid
 from dprankdiag.analysis.kernel_record import KernelRecord
+from dprankdiag.analysis.last_arrivals import find_awaited, find_last
 from dprankdiag.analysis.observations import Observations
-from dprankdiag.analysis.participations import JOIN
 from dprankdiag.model.results import STEP_KERNELS, WORK, WORST_MEETINGS
 from dprankdiag.model.schema import ABSENT_ID, Columns, join_rows, take_rows
 
@@ -48,8 +48,8 @@ class StepRecord:
         start = end - length
         work = np.minimum(sum(grid.components[name][0] for name in WORK), np.maximum(segment, 0))
         n_positions, n_ranks = segment.shape
-        awaited = _find_awaited(grid)
-        last = np.where(awaited[:, None] >= 0, _name_last(grid, ranks)[awaited], ABSENT_ID)
+        awaited, place = find_awaited(grid), find_last(grid)[0]
+        last = np.where(place >= 0, ranks[place], ABSENT_ID)
         return WORST_MEETINGS.check(
             {
                 "group": np.full(segment.size, self.number, np.int16),
@@ -101,13 +101,6 @@ def median_length(grid: StepGrid) -> int:
     return round(float(np.median(grid.duration_ns)))
 
 
-def list_together(grid: StepGrid, position: int) -> list[IntArray]:
-    """List the members of every meeting of two or more ranks at a position."""
-    groups = grid.group[position]
-    found = [np.flatnonzero(groups == value) for value in np.unique(groups)]
-    return [members for members in found if len(members) > 1]
-
-
 def keep_kernels(kernels: Columns, meetings: Columns, named: Collection[int], most: int = MOST_KERNELS) -> Columns:
     """Keep the kernels of as many ranks as there is room for.
 
@@ -123,22 +116,3 @@ def keep_kernels(kernels: Columns, meetings: Columns, named: Collection[int], mo
     counts = np.array([int((kernels["rank"] == rank).sum()) for rank in order], np.int64)
     fitting = max(int(np.searchsorted(np.cumsum(counts), most, side="right")), 1)
     return take_rows(kernels, np.isin(kernels["rank"], order[:fitting]))
-
-
-def _find_awaited(grid: StepGrid) -> IntArray:
-    """Return the position of the meeting waited for at each position: of a join its call's, -1 in an earlier step."""
-    own = np.arange(len(grid.operation))
-    return own if grid.beside is None else np.where(grid.beside.event == JOIN, grid.beside.partner, own)
-
-
-def _name_last(grid: StepGrid, ranks: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the rank that comes last to each meeting of one step, `(n_positions, n_ranks)`; of equals the first.
-
-    Who is waited for is unknown where the meeting stands at another place in the other members' step.
-    """
-    arrival = grid.behind_ns[0]
-    last = np.where(arrival < 0, ABSENT_ID, ranks[None, :]).astype(np.int32)
-    for position in range(len(arrival)):
-        for members in list_together(grid, position):
-            last[position, members] = ranks[members[arrival[position, members].argmax()]]
-    return last

@@ -13,7 +13,6 @@ from dprankdiag.model.diagnosis import (
     Diagnosis,
     Finding,
     Lost,
-    Remedy,
     Status,
     StepTime,
     TimeAccount,
@@ -21,6 +20,7 @@ from dprankdiag.model.diagnosis import (
 )
 from dprankdiag.model.ranks import Rank
 from dprankdiag.model.sources import Source
+from dprankdiag.pipelines.remedies import NO_STEPS, list_remedies
 
 ENGINE = "default"
 _TITLES = {
@@ -65,7 +65,7 @@ def make_finding(claim: UntimedClaim, basis: str, most: float) -> Finding:
         claim.summary,
         claim.evidence,
         claim.alternatives,
-        tuple(Remedy(action.key, action.text, None, "documented") for action in cause.remedies),
+        list_remedies(cause, NO_STEPS),
     )
 
 

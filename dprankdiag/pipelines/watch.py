@@ -19,6 +19,7 @@ from dprankdiag.pipelines.join import join_diagnoses
 from dprankdiag.pipelines.ledger_tables import tabulate_ledgers
 from dprankdiag.pipelines.ledgers import conclude_ledger, diagnose_view, judge_view, view_whole
 from dprankdiag.pipelines.live import join_live
+from dprankdiag.pipelines.remedies import advise
 from dprankdiag.pipelines.stored_told import StoredTold
 from dprankdiag.pipelines.tracking import WINDOW_S, Tracker, find_last_ns, find_window_s, judge_moment
 from dprankdiag.pipelines.untimed import NO_TIME, conclude_untimed
@@ -138,7 +139,7 @@ class Watcher:
         failed = tuple(self._failures.current.values())
         unusable = tuple(_make_unused(item) for item in failed)
         joined = join_diagnoses(diagnoses, unusable) if diagnoses else _say_nothing(failed, unusable)
-        return Report(publish_numbers(joined), tabulate_ledgers(seen), failed, at_ns)
+        return Report(publish_numbers(advise(joined)), tabulate_ledgers(seen), failed, at_ns)
 
 
 def _conclude(seen: LedgerView, named: Sequence[Finding], shown: Sequence[Finding]) -> Diagnosis:

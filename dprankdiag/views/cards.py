@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dprankdiag.model.diagnosis import Diagnosis, Finding, Remedy
+from dprankdiag.model.diagnosis import Diagnosis, Experiment, Finding, Remedy
 from dprankdiag.units import format_ns
 from dprankdiag.views import words
 from dprankdiag.views.markup import Markup, join, tag
@@ -50,6 +50,7 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
     columns = ("evidence", "measured", "expected", "samples", "name")
     others = [tag("li", tag("code", other.cause), f" would need: {other.would_need}") for other in finding.alternatives]
     remedies = [_write_remedy(remedy, diagnosis.interval_level) for remedy in finding.remedies]
+    experiments = [_write_experiment(item) for item in finding.experiments]
     heading = (
         tag("span", finding.severity, class_=f"severity {finding.severity}"),
         f" {number}. {words.name_ranks(finding)}: {finding.cause}",
@@ -62,6 +63,7 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
         write_table("Evidence", columns, rows, columns[1:4]) if rows else "",
         join(tag("h4", "What else it could be"), tag("ul", *others)) if others else "",
         join(tag("h4", "What to do"), tag("ol", *remedies)) if remedies else "",
+        join(tag("h4", "What would tell it from other causes"), tag("ul", *experiments)) if experiments else "",
         tag("p", "More about this cause: ", write_command(f"dprankdiag explain {finding.cause}")),
         class_=f"card {finding.severity}",
         aria_labelledby=finding.id,
@@ -70,7 +72,14 @@ def write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Markup
 
 def _write_remedy(remedy: Remedy, level: float) -> Markup:
     gain = words.describe_gain(remedy, level)
-    return tag("li", _write_advice(remedy.text), tag("strong", f" {gain}") if gain else "")
+    command = join(" Try: ", write_command(remedy.command)) if remedy.command else ""
+    return tag("li", _write_advice(remedy.text), command, tag("strong", f" {gain}") if gain else "")
+
+
+def _write_experiment(experiment: Experiment) -> Markup:
+    command = join(" Try: ", write_command(experiment.command)) if experiment.command else ""
+    outcomes = [tag("li", f"If {outcome.seen}: {outcome.means}") for outcome in experiment.outcomes]
+    return tag("li", _write_advice(experiment.text), command, tag("ul", *outcomes))
 
 
 def _write_advice(text: str) -> Markup:

@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dprankdiag.model.bundle import describe_tool, publish_value
-from dprankdiag.model.comparison import CauseChange, Change, ComparedSide, Comparison, EngineChange, KindChange
+from dprankdiag.model.comparison import (
+    CauseChange,
+    Change,
+    ComparedSide,
+    Comparison,
+    EngineChange,
+    KindChange,
+    StepGain,
+)
 from dprankdiag.units import format_ns, format_ratio
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH
@@ -30,7 +38,9 @@ _TOP_KEYS = (
     "notes",
     "interval_level",
     "significance",
+    "bets",
 )
+_BET_COLUMNS = ("remedy", "against", "predicted", "measured", "verdict")
 _BATCH = (("requests", "requests"), ("held_tokens", "KV tokens"), ("prefill_tokens", "prompt tokens"))
 
 
@@ -43,6 +53,11 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
     numbers: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    subject: str = ""
+    """Of what there is a figure besides: its name."""
+
+
+STEP_PARTS = "step parts"
 
 
 def render(comparison: Comparison, format_name: str, *, width: int = DEFAULT_WIDTH, color: bool = False) -> str:
@@ -73,6 +88,16 @@ def _round_times(value: Any, *, is_time: bool = False) -> Any:
     if isinstance(value, (list, tuple)):
         return [_round_times(item, is_time=is_time) for item in value]
     return round(value) if is_time and isinstance(value, float) and math.isfinite(value) else value
+
+
+def list_sections(comparison: Comparison) -> list[Section]:
+    """List all that is said about a comparison below its headline."""
+    return list(_list_sections(comparison))
+
+
+def list_facts(comparison: Comparison) -> list[str]:
+    """List what stands beside the headline: verdict, ranks, steps, states."""
+    return _list_facts(comparison)
 
 
 def _render_text(comparison: Comparison, width: int, color: bool) -> str:
@@ -135,6 +160,8 @@ def _list_sections(comparison: Comparison) -> Iterator[Section]:
             comparison.interval_level,
         )
     yield _list_causes(comparison)
+    if comparison.bets:
+        yield _list_bets(comparison)
     for when, side in (("Before", comparison.before), ("After", comparison.after)):
         yield Section(when, lines=tuple(_describe_side(side)))
     if comparison.notes:
@@ -154,19 +181,18 @@ def _list_engine_sections(engine: EngineChange, of: str, level: float) -> Iterat
     lines += _list_shared(engine)
     yield Section(f"Mean step{of}", ("steps", *numbers, "verdict"), cells, numbers, tuple(lines))
     if engine.account:
-        yield Section(
-            f"What the mean step{of} consists of", ("part", *numbers[:3]), tuple(_list_parts(engine)), numbers[:3]
-        )
+        heading, parts = f"What the mean step{of} consists of", tuple(_list_parts(engine))
+        yield Section(heading, ("part", *numbers[:3]), parts, numbers[:3], subject=STEP_PARTS)
 
 
 def _list_shared(engine: EngineChange) -> Iterator[str]:
     """Say what all ranks have in common: the speed of equal work, and transfers."""
     speed, transfer = engine.speed, engine.transfer_ns
     if speed.after is not None:
-        yield f"equal work of all ranks takes {speed.after:.3f} × as long as before: {_name_direction(speed)}"
+        yield f"equal work of all ranks takes {speed.after:.3f} × as long as before: {name_direction(speed)}"
     if transfer.before is not None:
         times = f"{format_ns(transfer.after)} a step, {format_ns(transfer.before)} before"
-        yield f"transfers take {times}: {_name_direction(transfer)}"
+        yield f"transfers take {times}: {name_direction(transfer)}"
 
 
 def _list_cells(change: Change) -> tuple[str, ...]:
@@ -174,7 +200,7 @@ def _list_cells(change: Change) -> tuple[str, ...]:
     share = words.ABSENT
     if change.difference is not None and change.before:
         share = _sign_ratio(change.difference / change.before)
-    return format_ns(change.before), format_ns(change.after), _sign(change.difference), share, _name_direction(change)
+    return format_ns(change.before), format_ns(change.after), _sign(change.difference), share, name_direction(change)
 
 
 def _list_parts(engine: EngineChange) -> Iterator[tuple[str, ...]]:
@@ -194,7 +220,8 @@ def _sign_ratio(ratio: float) -> str:
     return f"+{format_ratio(ratio)}" if ratio > 0 else format_ratio(ratio)
 
 
-def _name_direction(change: Change) -> str:
+def name_direction(change: Change) -> str:
+    """Say what a change means."""
     if change.direction is None:
         return "not judged"
     return "no significant change" if change.direction == "unchanged" else change.direction
@@ -240,8 +267,33 @@ def _describe_cause(change: CauseChange, level: float) -> str:
     return "; ".join(parts)
 
 
+def _list_bets(comparison: Comparison) -> Section:
+    """Hold what remedies were predicted to gain against what was gained."""
+    rows = tuple(
+        (
+            bet.remedy,
+            f"{bet.cause} ({', '.join(bet.findings)})",
+            _write_gain(bet.predicted),
+            _write_gain(bet.measured),
+            bet.verdict.replace("_", " "),
+        )
+        for bet in comparison.bets
+    )
+    lines = [f"{bet.remedy}: {bet.reason}" for bet in comparison.bets if bet.reason]
+    if not all(bet.is_stated for bet in comparison.bets):
+        lines.append("the best remedy of each finding is taken to have been tried; say which was with --tried")
+    return Section("Bets: predicted gain against measured gain", _BET_COLUMNS, rows, _BET_COLUMNS[2:4], tuple(lines))
+
+
+def _write_gain(gain: StepGain) -> str:
+    if gain.ratio is None:
+        return words.ABSENT
+    bounds = " ({} to {})".format(*map(format_ratio, gain.interval)) if gain.interval is not None else ""
+    return f"{format_ratio(gain.ratio)}{bounds}"
+
+
 def _say_direction(change: Change) -> str:
-    return "" if change.direction is None else f", {_name_direction(change)}"
+    return "" if change.direction is None else f", {name_direction(change)}"
 
 
 def _describe_side(side: ComparedSide) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dprankdiag.model.diagnosis import Diagnosis, Finding
+from dprankdiag.model.diagnosis import Diagnosis, Experiment, Finding
 from dprankdiag.units import format_ns
 from dprankdiag.views import words
 from dprankdiag.views.base import DEFAULT_WIDTH, Tables
@@ -109,7 +109,17 @@ def _write_finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Itera
     yield from ("", "To do:", "") if finding.remedies else ()
     for position, remedy in enumerate(finding.remedies, 1):
         gain = words.describe_gain(remedy, diagnosis.interval_level)
-        yield f"{position}. {_write_advice(remedy.text)} {escape(gain)}".rstrip()
+        command = f" Try: {quote_code(remedy.command)}." if remedy.command else ""
+        yield f"{position}. {_write_advice(remedy.text)}{command} {escape(gain)}".rstrip()
+    yield from _write_experiments(finding.experiments)
+
+
+def _write_experiments(experiments: Sequence[Experiment]) -> Iterator[str]:
+    yield from ("", "To tell it from other causes:", "") if experiments else ()
+    for experiment in experiments:
+        command = f" Try: {quote_code(experiment.command)}." if experiment.command else ""
+        yield f"- {escape_line(experiment.text)}{command}"
+        yield from (f"  - If {escape(outcome.seen)}: {escape(outcome.means)}" for outcome in experiment.outcomes)
 
 
 def _write_advice(text: str) -> str:

@@ -109,7 +109,8 @@ def make_group_panels(subject: str, diagnosis: Diagnosis, tables: Tables) -> Ite
         yield SUBJECTS[subject](diagnosis, tables, group)
 
 
-def _title(text: str, group: Group) -> str:
+def title_of(text: str, group: Group) -> str:
+    """Title a figure of a group, which has a label where there are several."""
     return f"{text}: {group.label}" if group.label else text
 
 
@@ -122,7 +123,7 @@ def take_group_rows(tables: Tables, table: Table, group: int) -> Columns | None:
     return mine if len(mine["group"]) else None
 
 
-def _explain_missing(diagnosis: Diagnosis) -> str:
+def explain_missing(diagnosis: Diagnosis) -> str:
     """Say why a table is not there."""
     if diagnosis.time.steps:
         return (
@@ -149,10 +150,10 @@ def make_lost_panel(diagnosis: Diagnosis) -> Panel:
 
 
 def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
-    key, title = f"waits-{group.number}", _title("Wait per rank and step", group)
+    key, title = f"waits-{group.number}", title_of("Wait per rank and step", group)
     mine = take_group_rows(tables, results.RANK_STEPS, group.number)
     if mine is None:
-        return Panel(key, title, "", missing=_explain_missing(diagnosis))
+        return Panel(key, title, "", missing=explain_missing(diagnosis))
     from dprankdiag.views.figures.base import columns_for
     from dprankdiag.views.figures.waits import bin_waits, draw_waits, grid_waits
 
@@ -174,10 +175,10 @@ def _draw_waits(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
 
 
 def _draw_arrivals(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
-    key, title = f"arrivals-{group.number}", _title("Arrival lag per rank", group)
+    key, title = f"arrivals-{group.number}", title_of("Arrival lag per rank", group)
     mine = take_group_rows(tables, results.ARRIVALS, group.number)
     if mine is None:
-        return Panel(key, title, "", missing=_explain_missing(diagnosis))
+        return Panel(key, title, "", missing=explain_missing(diagnosis))
     from dprankdiag.views.figures.arrivals import MAX_BOXES, draw_arrivals
 
     says = (
@@ -199,10 +200,10 @@ def _draw_arrivals(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
 
 
 def _draw_layers(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
-    key, title = f"layers-{group.number}", _title("Excess by layer and rank", group)
+    key, title = f"layers-{group.number}", title_of("Excess by layer and rank", group)
     mine = take_group_rows(tables, results.LAYERS, group.number)
     if mine is None:
-        return Panel(key, title, "", missing=_explain_missing(diagnosis))
+        return Panel(key, title, "", missing=explain_missing(diagnosis))
     from dprankdiag.views.figures.layers import SIDES, draw_layers, measure_excess
 
     kind = int(mine["kind"].min())
@@ -239,11 +240,11 @@ def _name_kind(tables: Tables, group: Group, kind: int) -> str:
 
 def make_worst_panel(diagnosis: Diagnosis, tables: Tables, group: Group) -> Panel:
     """Show the worst step of a group meeting by meeting."""
-    key, title = f"worst-{group.number}", _title("The worst step", group)
+    key, title = f"worst-{group.number}", title_of("The worst step", group)
     meetings = take_group_rows(tables, results.WORST_MEETINGS, group.number)
     step = take_group_rows(tables, results.WORST_STEPS, group.number)
     if meetings is None or step is None:
-        return Panel(key, title, "", missing=_explain_missing(diagnosis))
+        return Panel(key, title, "", missing=explain_missing(diagnosis))
     kind = int(step["kind"][0])
     names = {
         position: name

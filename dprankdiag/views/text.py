@@ -60,8 +60,12 @@ def _list_finding_fields(finding: Finding, diagnosis: Diagnosis) -> Iterator[tup
     yield "confidence", f"{finding.confidence:.2f}"
     yield from _label("evidence", [f"{item.text} [{words.describe_measurement(item)}]" for item in finding.evidence])
     yield from _label("or else", [f"{other.cause} would need: {other.would_need}" for other in finding.alternatives])
-    gains = [words.describe_gain(remedy, diagnosis.interval_level) for remedy in finding.remedies]
-    yield from _label("to do", [f"{r.text} {gain}".rstrip() for r, gain in zip(finding.remedies, gains, strict=True)])
+    for position, remedy in enumerate(finding.remedies):
+        gain = words.describe_gain(remedy, diagnosis.interval_level)
+        yield "to do" if position == 0 else "", f"{remedy.text} {gain}".rstrip()
+        if remedy.command:
+            yield "", f"try: {remedy.command}"
+    yield from _label("to tell", [words.describe_experiment(item) for item in finding.experiments])
 
 
 def _label(label: str, values: list[str]) -> Iterator[tuple[str, str]]:

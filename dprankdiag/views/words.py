@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dprankdiag.model.diagnosis import Abstention, Diagnosis, Evidence, Finding, Interval, Remedy, TimeWindow
+from dprankdiag.model.diagnosis import (
+    Abstention,
+    Diagnosis,
+    Evidence,
+    Experiment,
+    Finding,
+    Interval,
+    Remedy,
+    TimeWindow,
+)
 from dprankdiag.model.ranks import Rank
 from dprankdiag.model.sources import Source
 from dprankdiag.units import NS_PER_S, format_bytes, format_ns, format_ratio
@@ -34,7 +43,7 @@ NAMED_RANKS = "* named above. The rank that the others wait for is the one that 
 
 _COMMAND = re.compile(
     r"\bnsys\s(?:profile|export)(?:(?!\s\(|\.\s|\.$).)+"
-    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b)?(?:\s-o\s[\w.-]*\w)?(?:\s--[a-z-]+)*"
+    r"|\bdprankdiag\s[a-z]+(?:\s[A-Z]+\b(?:\.[a-z]+\b)?)*(?:\s-o\s[\w.-]*\w)?(?:\s--[a-z-]+)*"
     r"|\b[A-Z][A-Z0-9_]{5,}=\w+(?:\s[A-Z][A-Z0-9_]{5,}=\w+)*(?:\s<[^>]*>)?"  # settings of the environment
     r"|(?<![\w-])--[a-z][\w.-]*\w(?:=[^\s,;)]*[^\s,;.)])?(?:\s'[^']*'|\s[A-Z]+\.[a-z]+)?"  # a flag, its file
 )
@@ -194,6 +203,13 @@ def describe_gain(remedy: Remedy, level: float) -> str:
         return ""
     gain = f"Gain: {format_ratio(remedy.gain_ratio)} {format_interval(remedy.interval, level)}".rstrip()
     return f"{gain}, {remedy.basis}"
+
+
+def describe_experiment(experiment: Experiment) -> str:
+    """Say what to change, with what, and what each outcome would mean."""
+    command = f" Try: {experiment.command}." if experiment.command else ""
+    seen = " ".join(f"If {outcome.seen}: {outcome.means}" for outcome in experiment.outcomes)
+    return f"{experiment.text}{command} {seen}"
 
 
 def explain_no_loss(diagnosis: Diagnosis) -> str:

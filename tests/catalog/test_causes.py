@@ -47,6 +47,10 @@ def test_each_remedy_is_a_sourced_action_with_a_key_of_its_own(cause: Cause) -> 
         assert remedy.source
 
 
+def test_only_a_cure_removes_the_whole() -> None:
+    assert all(remedy.cures for cause in CAUSES.values() for remedy in cause.remedies if remedy.whole)
+
+
 def test_remedies_of_one_key_are_about_one_thing() -> None:
     shared: dict[str, set[str]] = {}
     for cause in CAUSES.values():

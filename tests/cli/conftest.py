@@ -65,6 +65,7 @@ class FakeProduct:
     warnings: tuple[str, ...] = ()
     comparison: Comparison = field(default_factory=builders.comparison)
     compared: list[tuple[Any, Any]] = field(default_factory=list)
+    tried: list[Any] = field(default_factory=list)
 
     def diagnose(
         self, paths: Sequence[Path], options: Mapping[str, Any], progress: Callable[[str, float | None], None] | None
@@ -82,8 +83,9 @@ class FakeProduct:
             raise self.failure
         return [FakeKernel("attention", "", "mla_decode", 2, 900, 0.9), FakeKernel("other", "", "mystery", 1, 100, 0.1)]
 
-    def compare(self, before: Any, after: Any) -> Comparison:
+    def compare(self, before: Any, after: Any, tried: Any) -> Comparison:
         self.compared.append((before, after))
+        self.tried.append(tried)
         return self.comparison
 
     def doors(self) -> Doors:

@@ -68,6 +68,22 @@ def test_a_recording_is_shown_to_this_machine_alone_until_a_signal(number: signa
 
 
 @pytest.mark.slow
+def test_several_bundles_are_opened_to_be_compared(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "run.dprank" for folder in ("before", "after")]
+    for file in files:
+        file.parent.mkdir()
+        assert CliRunner().invoke(main, ["analyze", str(EXAMPLE), "-o", str(file), "--quiet"]).exit_code == 0
+    with start(*files) as (address, child):
+        assert "load.context" in httpx.get(f"{address}/download/diagnosis.md").text
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 0
+    result = run(files[0], EXAMPLE)
+    assert result.exit_code == 2
+    told = f"bundles are shown with bundles only; save the others as bundles: dprankdiag analyze {EXAMPLE} -o X.dprank"
+    assert told in result.stderr
+
+
+@pytest.mark.slow
 def test_a_running_engine_is_asked_and_what_it_tells_is_kept(tmp_path: Path) -> None:
     pages = {"/metrics": [sglang_page(range(4))], "/v1/loads": [loads(range(4))], "/server_info": [configuration()]}
     with serve(SmallEngine(pages)) as engine, start(engine, "-o", tmp_path / "day.dprec") as (address, child):

@@ -74,7 +74,7 @@ def test_every_page_has_one_heading_of_first_level(page: Any) -> None:
             assert list_types(elements).count("H1") == 1
 
 
-@pytest.mark.parametrize("path", ["/waiting", "/timeline", "/imbalance", "/layers", "/ledger"])
+@pytest.mark.parametrize("path", ["/waiting", "/timeline", "/blame", "/imbalance", "/layers", "/ledger"])
 def test_a_page_without_its_data_says_how_to_get_them(path: str) -> None:
     ledger = builders.diagnosis(ranks=tuple(builders.rank(number, level="dp_rank") for number in range(8)))
     text = read_text(BY_PATH[path].render(Snapshot(0, "x", ledger, {}), Place(path)))

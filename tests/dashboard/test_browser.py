@@ -19,7 +19,17 @@ from tests.views.results import make_tables
 pytestmark = pytest.mark.slow
 
 EXAMPLE = "load-one-rank.sqlite"
-FIGURES = {"/": 2, "/waiting": 2, "/timeline": 3, "/imbalance": 1, "/layers": 1, "/ledger": 0, "/export": 0}
+FIGURES = {
+    "/": 2,
+    "/waiting": 2,
+    "/timeline": 3,
+    "/blame": 4,
+    "/imbalance": 1,
+    "/layers": 1,
+    "/ledger": 0,
+    "/compare": 0,
+    "/export": 0,
+}
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
 INK = {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 237, 243)"}
 

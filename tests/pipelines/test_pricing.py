@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dprankdiag.catalog.causes import load_causes
 from dprankdiag.catalog.confidence import load_calibration
 from dprankdiag.model.claims import Undo
 from dprankdiag.model.diagnosis import Severity, When
@@ -167,13 +168,18 @@ def test_a_claim_without_a_counterfactual_has_no_price_and_the_severity_of_its_c
     assert found.severity == "info"
 
 
-def test_the_first_remedy_gains_no_more_than_the_cause_costs_and_the_others_promise_nothing() -> None:
+def test_a_remedy_of_the_whole_gains_what_the_cause_costs_and_the_others_say_why_they_promise_nothing() -> None:
     seen = see(late_for(0.2))
     (found,) = account(seen, claim(seen)).findings
-    first, *others = found.remedies
-    assert first.gain_ratio == found.lost_ratio
-    assert first.basis == "replayed"
-    assert all((other.gain_ratio, other.basis) == (None, "documented") for other in others)
+    whole = {remedy.key for remedy in load_causes()[found.cause].remedies if remedy.whole}
+    assert whole
+    for remedy in found.remedies:
+        if remedy.key in whole:
+            assert (remedy.gain_ratio, remedy.interval) == (found.lost_ratio, found.interval)
+            assert (remedy.basis, remedy.why_no_gain) == ("replayed", None)
+        else:
+            assert (remedy.gain_ratio, remedy.interval, remedy.basis) == (None, None, "documented")
+            assert remedy.why_no_gain
 
 
 def test_an_upper_bound_is_said_to_be_one() -> None:

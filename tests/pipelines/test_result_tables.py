@@ -13,9 +13,9 @@ from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.results import COMPONENTS, RESULT_TABLES, find_table
 from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import Outcome, diagnose
-from dprankdiag.pipelines.result_tables import tabulate
+from dprankdiag.pipelines.result_tables import MOST_BLAMED, tabulate
 from dprankdiag.store.bundle import load_bundle, pack_bundle, save_bundle
-from tests.analysis.builders import observe_grids, run_grid
+from tests.analysis.builders import observe_grids, observe_steps, run_grid
 from tests.pipelines.builders import EVEN_NS, TRANSFER_NS, see
 
 MOST_BYTES_A_RANK_STEP = 3_000
@@ -55,6 +55,29 @@ def test_the_waits_of_a_ranks_steps_add_up_to_the_ranks_wait(outcome: Outcome) -
     rank_steps = outcome.tables["rank_steps"]
     for rank in outcome.diagnosis.ranks:
         assert rank_steps["wait_ns"][rank_steps["rank"] == rank.rank].sum() == rank.wait_ns
+
+
+def test_blame_adds_up_to_what_each_rank_waits_and_to_what_is_told_step_by_step(outcome: Outcome) -> None:
+    blame, by_step, rank_steps = (outcome.tables[name] for name in ("blame", "blame_steps", "rank_steps"))
+    for rank in np.unique(rank_steps["rank"]):
+        waits = rank_steps["wait_ns"][rank_steps["rank"] == rank].sum()
+        for name in ("last_ns", "caused_ns"):
+            assert blame[name][blame["rank"] == rank].sum() == waits
+        assert by_step["caused_ns"][by_step["rank"] == rank].sum() == blame["caused_ns"][blame["blamed"] == rank].sum()
+    culprits = {rank for finding in outcome.diagnosis.findings for rank in finding.ranks}
+    first = np.argsort(-np.bincount(by_step["rank"], by_step["caused_ns"]))[: len(culprits)]
+    assert set(first.tolist()) == culprits
+
+
+def test_of_very_many_ranks_pairs_tell_those_apart_for_whom_the_others_wait_longest() -> None:
+    seen = observe_steps(
+        150, 2 * MOST_BLAMED, 1, factor={"attention": np.where(np.arange(2 * MOST_BLAMED) == 99, 3, 1)}
+    )
+    blame = tabulate([seen])["blame"]
+    assert len(np.unique(blame["blamed"])) <= MOST_BLAMED + 1
+    assert -1 in blame["blamed"]
+    assert 99 in blame["blamed"]
+    np.testing.assert_array_equal(np.bincount(blame["rank"], blame["caused_ns"]), seen.sums["wait"].sum(axis=0))
 
 
 def test_the_worst_step_adds_up_to_its_rank_steps(outcome: Outcome) -> None:

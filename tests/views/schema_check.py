@@ -13,6 +13,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
     "null": (type(None),),
+    "boolean": (bool,),
 }
 _KNOWN = {
     *("$schema", "$id", "$defs", "$ref", "title", "description", "type", "properties", "required", "items", "enum"),
@@ -39,8 +40,8 @@ def list_errors(value: Any, schema: dict[str, Any], root: dict[str, Any], where:
 def _check_scalar(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
     if "type" in schema:
         names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-        is_bool = isinstance(value, bool)
-        if is_bool or not any(isinstance(value, _TYPES[name]) for name in names):
+        is_told = "boolean" in names if isinstance(value, bool) else any(isinstance(value, _TYPES[it]) for it in names)
+        if not is_told:
             yield f"{where}: {value!r} is not {names}"
     if "enum" in schema and value not in schema["enum"]:
         yield f"{where}: {value!r} is not one of {schema['enum']}"

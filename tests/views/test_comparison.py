@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dprankdiag.model.comparison import Comparison
+from dprankdiag.model.comparison import Comparison, StepGain
 from dprankdiag.views.comparison import render
 from tests import builders
 from tests.views.schema_check import list_errors
@@ -23,6 +23,16 @@ CASES = {
     "open interval": builders.comparison(
         engines=(
             replace(ENGINE, step_ns=builders.change(1e6, 2e6, interval=(float("-inf"), float("inf")), chance=1.0)),
+        )
+    ),
+    "open bet": builders.comparison(
+        bets=(
+            builders.bet(
+                predicted=StepGain(),
+                measured=StepGain(0.1, (float("-inf"), float("inf"))),
+                verdict="cannot_tell",
+                reason="record more",
+            ),
         )
     ),
     "renamed": builders.comparison(
@@ -101,3 +111,22 @@ def test_foreign_text_steers_neither_terminal_nor_page(format_name: str) -> None
     if format_name == "markdown":
         assert "<script>" not in page.replace("\\<", "")
         assert "run\\|\\<script\\>" in page
+
+
+@pytest.mark.parametrize("format_name", ["text", "markdown"])
+def test_a_bet_tells_what_was_predicted_what_was_gained_and_whether_it_was_kept(format_name: str) -> None:
+    page = render(builders.comparison(), format_name, width=120)
+    assert "Bets: predicted gain against measured gain" in page
+    assert re.search(r"balance-tokens .*21 % \(19 % to 23 %\) .*20 % \(18 % to 22 %\).* kept", page)
+    assert "--tried" not in page
+
+
+def test_where_nobody_says_what_was_tried_the_page_says_what_it_took_for_it() -> None:
+    page = render(builders.comparison(bets=(builders.bet(is_stated=False),)), "text", width=120)
+    assert "say which was with --tried" in page
+
+
+def test_an_open_bet_bounds_nothing_and_gives_its_reason() -> None:
+    (bet,) = document(CASES["open bet"])["bets"]
+    assert (bet["measured"], bet["predicted"]) == ({"ratio": 0.1, "interval": None}, {"ratio": None, "interval": None})
+    assert "balance-tokens: record more" in render(CASES["open bet"], "text", width=120)

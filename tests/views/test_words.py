@@ -69,6 +69,7 @@ def test_line_feeds_may_be_kept() -> None:
         ("nsys profile -o t <serve> (node shows kernels)", ["nsys profile -o t <serve>"]),
         ("dprankdiag kernels TRACE shows names; name them with --patterns", ["dprankdiag kernels TRACE", "--patterns"]),
         ("vLLM (--enable-eplb --eplb-config '{\"n\": 1}'), or else", ["--enable-eplb", "--eplb-config '{\"n\": 1}'"]),
+        ("dprankdiag dashboard A.dprank BEFORE.dprank opens both", ["dprankdiag dashboard A.dprank BEFORE.dprank"]),
         ("an earlier recording: --baseline FILE.dprank", ["--baseline FILE.dprank"]),
         ("SGLANG_X_Y=1 (SGLang >= 0.5) or A_LONG_ONE=2 B_LONG_ONE=3 <serve>", None),
         ("a low--high range and 2 -- 3", []),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dprankdiag.dashboard.pages import export, imbalance, layers, ledger, timeline, verdict, waiting
+from dprankdiag.dashboard.pages import blame, compare, export, imbalance, layers, ledger, timeline, verdict, waiting
 from dprankdiag.dashboard.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
     verdict.PAGE,
     waiting.PAGE,
     timeline.PAGE,
+    blame.PAGE,
     imbalance.PAGE,
     layers.PAGE,
     ledger.PAGE,
+    compare.PAGE,
     export.PAGE,
 )
 """What there is to open, the answer first. What needs data that nothing keeps yet has no page here."""
