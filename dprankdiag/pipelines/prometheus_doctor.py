@@ -64,14 +64,12 @@ class PrometheusDoctor(Doctor):
         steps, up = (ask(question)[0] or [] for question in (_STEPS, _UP))
         store = StoredEngines(base, self._fetcher, {}, matchers, clock=time.time_ns)
         rhythms = store.find_rhythms()
-        gaps_s = {} if isinstance(rhythms, NoData) else {one.place[-1]: gap_s for one, gap_s in rhythms.items()}
+        gaps_s = {} if isinstance(rhythms, NoData) else {one.place[-1]: _round(gap_s) for one, gap_s in rhythms.items()}
         devices: dict[str, Fact] = {
             "devices_stored": bool(store.ask_series(make_presence_path(time.time(), RHYTHM_S, ())))
         }
         engines: tuple[EngineName, ...] = ("sglang", "vllm")
-        found: dict[str, dict[str, Fact]] = {
-            job: {"scrape_interval_s": round(gap_s, 3)} for job, gap_s in gaps_s.items()
-        }
+        found: dict[str, dict[str, Fact]] = {job: {"scrape_interval_s": gap_s} for job, gap_s in gaps_s.items()}
         return tuple(
             _sum_up(base, interface, engine, job, stored, rows[engine], steps, up, found.get(job, {}) | devices)
             for engine in engines
@@ -174,3 +172,7 @@ def _sum_up(
 def _name_spelling(stored: set[str], engine: str) -> str:
     colon, underscore = (any(name.startswith(f"{engine}{mark}") for name in stored) for mark in ":_")
     return "both" if colon and underscore else "colon" if colon else "underscore"
+
+
+def _round(seconds: float) -> float:
+    return int(seconds) if seconds.is_integer() else round(seconds, 3)
