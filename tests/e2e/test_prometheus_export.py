@@ -45,7 +45,7 @@ def watched(fixtures: Path, tmp_path: Path) -> Iterator[Watched]:
         address = engine.enter_context(serve_pages({"e": page}))
         arguments = [f"http://{address}/e", "--interval", "1s", "--timeout", "1s", "--listen", "127.0.0.1:0"]
         exporter = subprocess.Popen([*tool, "export", *arguments], stderr=subprocess.PIPE, text=True)
-        stack.callback(exporter.wait, 30)
+        stack.callback(exporter.communicate, timeout=30)
         stack.callback(exporter.terminate)
         assert exporter.stderr is not None
         place = exporter.stderr.readline().split("//")[1].split("/")[0]
