@@ -58,9 +58,19 @@ def find_free_port() -> int:
 
 
 @contextmanager
-def run_prometheus(folder: Path, rules: Path, jobs: Mapping[str, Sequence[str]], address: str) -> Iterator[Server]:
-    """Scrape pages at an address each second, grouped into jobs; yield the server once it is ready."""
-    with _run(folder, _configure(rules, jobs, address)) as server:
+def run_prometheus(
+    folder: Path, rules: Path, jobs: Mapping[str, Sequence[str]], address: str, exporter: str = ""
+) -> Iterator[Server]:
+    """Scrape pages at an address each second, grouped into jobs; yield the server once it is ready.
+
+    Args:
+        exporter: host and port of `dprankdiag export`, scraped too.
+    """
+    configuration = _configure(rules, jobs, address)
+    if exporter:
+        job = {"job_name": "dprankdiag", "static_configs": [{"targets": [exporter]}]}
+        configuration["scrape_configs"].append(job)
+    with _run(folder, configuration) as server:
         yield server
 
 

@@ -10,17 +10,18 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 START_S = 1_764_000_000.0
 _QUERY = re.compile(r"(?P<over>last_over_time\()?\{(?P<inner>.*)\}\[(?P<ms>\d+)ms\]\)?\Z", re.DOTALL)
+_SAMPLE = re.compile(r"(?P<identity>(?P<name>[^\s{]+)(?:\{(?P<labels>.*)\})?) (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _FOLD = re.compile(r"(?P<how>sum|count) (?P<what>by|without) \((?P<labels>[^)]*)\) \((?P<inner>.*)\)\Z", re.DOTALL)
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass
 class SmallPrometheus:
-    """Stores series; stands in for the network.
+    """Stores series, without buckets; stands in for the network.
 
     Attributes:
         now_s: what its clock shows.
@@ -33,16 +34,22 @@ class SmallPrometheus:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     refuse: Callable[[str, dict[str, str]], tuple[int, str] | None] = lambda path, query: None
     extra: dict[str, Any] = field(default_factory=dict)
-    _series: dict[str, tuple[dict[str, str], list[tuple[float, str]]]] = field(default_factory=dict)
+    _series: dict[Any, tuple[dict[str, str], list[tuple[float, str]]]] = field(default_factory=dict)
+    _chosen: dict[str, list[tuple[dict[str, str], list[tuple[float, str]]]]] = field(default_factory=dict)
 
     def scrape(self, page: bytes | str, at_s: float, mark: str = ":", **target: str) -> None:
         """Store a page, with the labels of its target."""
         text = page if isinstance(page, str) else page.decode()
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = {"__name__": sample.name.replace(":", mark, 1), **sample.labels, **target}
-                _, points = self._series.setdefault(repr(sorted(labels.items())), (labels, []))
-                points.append((at_s, repr(sample.value)))
+        for line in text.splitlines():
+            found = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+            if found is not None and not found["name"].endswith("_bucket"):
+                key = (found["identity"], mark, *sorted(target.items()))
+                if key not in self._series:
+                    name = found["name"].replace(":", mark, 1)
+                    own = dict(_LABEL.findall(found["labels"] or ""))
+                    self._series[key] = ({"__name__": name, **own, **target}, [])
+                    self._chosen.clear()
+                self._series[key][1].append((at_s, found["value"]))
 
     def transport(self) -> httpx.MockTransport:
         """Give what answers in place of the network."""
@@ -66,7 +73,7 @@ class SmallPrometheus:
         found = _QUERY.fullmatch(fold["inner"] if fold else query["query"])
         if found is None:
             return self._write("vector", [])
-        chosen = [one for one in self._series.values() if _matches(one[0], found["inner"])]
+        chosen = self._choose(found["inner"])
         reach_s = int(found["ms"]) / 1000
         end_s = float(query.get("time", query.get("end", self.now_s)))
         if found["over"] is None:
@@ -86,6 +93,11 @@ class SmallPrometheus:
         if "time" in query:
             return self._write("vector", [{"metric": one, "value": points[-1]} for one, points in told.values()])
         return self._write("matrix", [{"metric": one, "values": points} for one, points in told.values()])
+
+    def _choose(self, inner: str) -> list[tuple[dict[str, str], list[tuple[float, str]]]]:
+        if inner not in self._chosen:
+            self._chosen[inner] = [one for one in self._series.values() if _matches(one[0], inner)]
+        return self._chosen[inner]
 
     def _write(self, kind: str, result: Any) -> bytes:
         return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}, **self.extra}).encode()

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dprankdiag.cli.stored import is_server
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,11 +118,12 @@ def open_page(given: Mapping[str, Any], targets: Sequence[str], place: tuple[str
         UsageError: the port is taken or the address is not ours.
     """
     from dprankdiag.collectors.http import check_target, hide_credentials
+    from dprankdiag.pipelines.sources import check_server
     from dprankdiag.views.metrics import DiagnosisMetrics
 
     late_s = find_late_s(given["interval_s"], given["timeout_s"])
     bases = {
-        hide_credentials(target): hide_credentials(check_target(target.removeprefix("prometheus+")))
+        hide_credentials(target): hide_credentials((check_server if is_server(target) else check_target)(target))
         for target in targets
         if not target.startswith(("zmq+", "shm:"))
     }

@@ -25,6 +25,11 @@ SINCE_S = 3600.0
 _STAMP = re.compile(r"\d{9,}(?:\.\d+)?")
 
 
+def is_server(target: str) -> bool:
+    """Tell whether a target is a Prometheus server."""
+    return target.startswith(SERVER)
+
+
 class Moment(click.ParamType[float]):
     """A moment such as 2026-11-30T10:00:00Z or 1780000000, as UTC epoch seconds."""
 
@@ -65,7 +70,7 @@ class FileOrServer(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Leave an address as it is: a path would lose one of its slashes."""
-        if isinstance(value, str) and value.startswith(SERVER):
+        if isinstance(value, str) and is_server(value):
             return value
         return super().convert(value, param, ctx)
 
@@ -103,7 +108,7 @@ def read_selection(given: Mapping[str, Any], targets: Sequence[str]) -> tuple[Ma
 
     if given["select"] is None:
         return ()
-    if not any(target.startswith(SERVER) for target in targets):
+    if not any(map(is_server, targets)):
         raise UsageError("chooses series of a Prometheus, and none is given", where="--select", mend=_NAME_ONE)
     return read_matchers(given["select"])
 

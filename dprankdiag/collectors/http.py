@@ -207,7 +207,8 @@ class Fetcher:
         except httpx.DecodingError:
             return self._fail(interface, where, "the compressed answer is damaged")
         except httpx.HTTPError as error:
-            return self._fail(interface, where, f"cannot be reached ({_name(error)})")
+            why = "its certificate is not trusted; give --ca-file" if _is_distrust(error) else _name(error)
+            return self._fail(interface, where, f"cannot be reached ({why})")
 
     def _ask(
         self, interface: str, url: str, where: str, accept: str, read_refusal: Callable[[bytes], str] | None
@@ -332,6 +333,17 @@ def _make_context(ca_file: Path | None) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
         raise UsageError("holds no certificates that can be read", where=str(ca_file)) from error
+
+
+def _is_distrust(error: BaseException | None) -> bool:
+    """Tell whether a certificate was refused, as one of the errors behind an error."""
+    import ssl
+
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _name(error: Exception) -> str:

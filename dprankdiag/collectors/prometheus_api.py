@@ -29,6 +29,12 @@ from dprankdiag.model.ledgers import STORED_IN, STORED_INSTANCE, LedgerAnswer
 MOMENTS_AT_ONCE = 32
 """Moments in one answer; of 320 ranks these are some 10 MB."""
 
+EXTENT_PARTS = 500
+"""Parts of a long span of which it is asked whether they hold anything."""
+
+_SMALL = "(?:sglang|vllm)[:_](?:num_running_reqs|num_requests_running)"
+"""Series that every engine shows, a few of each."""
+
 REACH_SHARE = 1.5
 """On a grid the last sample of so many scrape intervals counts: one late scrape is no gap, two missing ones are."""
 
@@ -147,10 +153,17 @@ def _make_grid_path(
     return f"/api/v1/query_range?{urlencode(asked)}"
 
 
+def make_extent_path(*, start_s: float, end_s: float, matchers: tuple[Matcher, ...] = ()) -> str:
+    """Write the question in which parts of a span engines were scraped at all."""
+    step_s = max((end_s - start_s) / EXTENT_PARTS, 1.0)
+    query = f"count(last_over_time({write_selector(_SMALL, matchers)}[{_write_ms(step_s)}]))"
+    asked = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:.3f}"}
+    return f"/api/v1/query_range?{urlencode(asked)}"
+
+
 def make_rhythm_path(*, reach_s: float, at_s: float | None = None, matchers: tuple[Matcher, ...] = ()) -> str:
     """Write the question for the samples of one small series of each engine: how often it is scraped."""
-    names = "(?:sglang|vllm)[:_](?:num_running_reqs|num_requests_running)"
-    asked = {"query": f"{write_selector(names, matchers)}[{_write_ms(reach_s)}]"}
+    asked = {"query": f"{write_selector(_SMALL, matchers)}[{_write_ms(reach_s)}]"}
     return f"/api/v1/query?{urlencode(asked | ({} if at_s is None else {'time': f'{at_s:.3f}'}))}"
 
 

@@ -10,7 +10,8 @@ from dprankdiag.collectors.http import Access
 from dprankdiag.collectors.prometheus_select import Matcher
 from dprankdiag.model.checkup import Checkup
 from dprankdiag.pipelines.engine_doctor import EngineDoctor
-from dprankdiag.pipelines.prometheus_doctor import SCHEME, PrometheusDoctor
+from dprankdiag.pipelines.prometheus_doctor import PrometheusDoctor
+from dprankdiag.pipelines.sources import PROMETHEUS
 
 if TYPE_CHECKING:
     import httpx
@@ -32,8 +33,8 @@ def examine(
     Raises:
         UsageError: a target is no usable address.
     """
-    engines = [target for target in targets if not target.startswith(SCHEME)]
-    stores = [target for target in targets if target.startswith(SCHEME)]
+    engines = [target for target in targets if not target.startswith(PROMETHEUS)]
+    stores = [target for target in targets if target.startswith(PROMETHEUS)]
     with (
         closing(EngineDoctor(access, transport=transport)) as doctor,
         closing(PrometheusDoctor(access, transport=transport)) as store_doctor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
@@ -11,14 +12,16 @@ from dprankdiag.analysis.ledger_presence import list_gaps
 from dprankdiag.catalog.checks import find_checks, load_families
 from dprankdiag.catalog.engine_series import load_series
 from dprankdiag.classifiers.base import name_numbers
-from dprankdiag.collectors.http import ACCEPT_JSON, check_target
+from dprankdiag.collectors.http import ACCEPT_JSON
+from dprankdiag.collectors.prometheus_devices import make_presence_path
 from dprankdiag.collectors.prometheus_select import Matcher, write_selector
 from dprankdiag.model.checkup import Checkup, Interface
 from dprankdiag.model.ledgers import EngineName, Fact, NoData
 from dprankdiag.pipelines.engine_doctor import DP_ATTENTION, Doctor, name_status
 from dprankdiag.pipelines.judgeable import judge_causes
+from dprankdiag.pipelines.sources import check_server
+from dprankdiag.pipelines.stored import RHYTHM_S, StoredEngines
 
-SCHEME = "prometheus+"
 INTERFACE = "prometheus-query"
 
 _NAMES = ("count by (__name__, job)", "(sglang|vllm)[:_].+")
@@ -46,7 +49,7 @@ class PrometheusDoctor(Doctor):
         Args:
             matchers: choose series by their labels.
         """
-        base = check_target(target.removeprefix(SCHEME))
+        base = check_server(target)
 
         def ask(question: tuple[str, str]) -> tuple[list[Row] | None, Interface]:
             aggregation, series = question
@@ -59,9 +62,16 @@ class PrometheusDoctor(Doctor):
             return (_make_empty(base, interface, {"stored": False}),)
         rows = {engine: ask(question)[0] or [] for engine, question in _RANKS.items()}
         steps, up = (ask(question)[0] or [] for question in (_STEPS, _UP))
+        store = StoredEngines(base, self._fetcher, {}, matchers, clock=time.time_ns)
+        rhythms = store.find_rhythms()
+        gaps_s = {} if isinstance(rhythms, NoData) else {one.place[-1]: _round(gap_s) for one, gap_s in rhythms.items()}
+        devices: dict[str, Fact] = {
+            "devices_stored": bool(store.ask_series(make_presence_path(time.time(), RHYTHM_S, ())))
+        }
         engines: tuple[EngineName, ...] = ("sglang", "vllm")
+        found: dict[str, dict[str, Fact]] = {job: {"scrape_interval_s": gap_s} for job, gap_s in gaps_s.items()}
         return tuple(
-            _sum_up(base, interface, engine, job, stored, rows[engine], steps, up)
+            _sum_up(base, interface, engine, job, stored, rows[engine], steps, up, found.get(job, {}) | devices)
             for engine in engines
             for job, stored in sorted(_group_names(names, engine).items())
         )
@@ -113,14 +123,20 @@ def _sum_up(
     ranks: Sequence[Row],
     steps: Sequence[Row],
     up: Sequence[Row],
+    found: Mapping[str, Fact],
 ) -> Checkup:
-    """Make the checkup of one job; pure."""
+    """Make the checkup of one job; pure.
+
+    Args:
+        found: facts that are known already.
+    """
     mine = [labels for labels, _ in ranks if labels.get("job", "") == job]
     seen = tuple(sorted({int(text) for labels in mine if (text := labels.get(_RANK_LABEL[engine], "")).isdigit()}))
     bare = {name.removeprefix(engine)[1:] for name in stored}
     counted = next((value > 0 for labels, value in steps if labels.get("job", "") == job), False)
     missing = list_gaps(seen, 0)
     facts: dict[str, Fact] = {
+        **found,
         "engine": engine,
         "stored": True,
         "spelling": _name_spelling(stored, engine),
@@ -156,3 +172,7 @@ def _sum_up(
 def _name_spelling(stored: set[str], engine: str) -> str:
     colon, underscore = (any(name.startswith(f"{engine}{mark}") for name in stored) for mark in ":_")
     return "both" if colon and underscore else "colon" if colon else "underscore"
+
+
+def _round(seconds: float) -> float:
+    return int(seconds) if seconds.is_integer() else round(seconds, 3)

@@ -19,6 +19,8 @@ PROMETHEUS = "prometheus+"
 ZMQ = "zmq+"
 SHARED_MEMORY = "shm:"
 _PORTS = re.compile(r"tcp://(?P<host>[^/]+):(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?/?")
+_PAGE = re.compile(r"/(?:graph|query|alerts|targets|rules|status|api/v1(?:/query(?:_range)?)?)\Z")
+"""Ends of addresses that are copied from a browser."""
 
 Answers = list[LedgerAnswer | NoData]
 
@@ -69,12 +71,27 @@ def read_targets(targets: Iterable[str]) -> Sources:
         if target.rstrip("/") == SHARED_MEMORY:
             memory = True
         elif target.startswith(PROMETHEUS):
-            servers[check_target(target.removeprefix(PROMETHEUS))] = None
+            servers[check_server(target)] = None
         elif target.startswith(ZMQ):
             streams.append(_read_publishers(target.removeprefix(ZMQ)))
         else:
             engines[check_target(target)] = None
     return Sources(tuple(engines), tuple(servers), tuple(streams), memory)
+
+
+def check_server(target: str) -> str:
+    """Check the address of a Prometheus server; return it without the page that a browser was at.
+
+    Raises:
+        UsageError: it is no HTTP address, or holds credentials.
+    """
+    try:
+        base = check_target(target.removeprefix(PROMETHEUS))
+    except UsageError as error:
+        if error.mend:
+            raise
+        raise UsageError("expected prometheus+http://HOST:PORT", where=error.where) from error
+    return _PAGE.sub("", base)
 
 
 def read_memory(now_ns: int) -> Answers:

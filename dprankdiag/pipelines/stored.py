@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dprankdiag.collectors.base import Collector
 from dprankdiag.collectors.http import ACCEPT_JSON, Fetcher, hide_credentials
 from dprankdiag.collectors.prometheus_api import (
+    EXTENT_PARTS,
     MOMENTS_AT_ONCE,
     PrometheusApi,
+    make_extent_path,
     make_path,
     make_range_paths,
     make_rhythm_path,
 )
 from dprankdiag.collectors.prometheus_select import Matcher
 from dprankdiag.collectors.prometheus_series import (
+    Process,
     StoredSeries,
     find_process,
     read_refusal,
@@ -140,7 +143,9 @@ class StoredEngines:
         if isinstance(scrape_s, NoData):
             return scrape_s
         usual_s = scrape_s or min(USUAL_SCRAPE_S, span.since_s)
-        step_s = choose_step(span, usual_s)
+        if choose_step(span, usual_s) > usual_s:
+            start_s, end_s = self._find_extent(start_s, end_s)
+        step_s = choose_step(replace(span, since_s=end_s - start_s), usual_s)
         answers: list[LedgerAnswer] = []
         failed: list[NoData] = []
         paths = list(self._make_paths(start_s, end_s, step_s, usual_s, MOMENTS_AT_ONCE))
@@ -150,6 +155,15 @@ class StoredEngines:
                 (answers if isinstance(told, LedgerAnswer) else failed).append(told)  # type: ignore[arg-type]
             tell((number + 1) / len(paths))
         return SpanRead(start_s, end_s, scrape_s, max(step_s, usual_s), tuple(answers), tuple(failed))
+
+    def _find_extent(self, start_s: float, end_s: float) -> tuple[float, float]:
+        """Find the part of a long span in which engines were scraped; the whole where that is not told."""
+        told = self.ask_series(make_extent_path(start_s=start_s, end_s=end_s, matchers=self.matchers))
+        stamps = [at_ns / NS_PER_S for one in told for at_ns, _ in one.points]
+        if not stamps:
+            return start_s, end_s
+        part_s = (end_s - start_s) / EXTENT_PARTS
+        return max(start_s, min(stamps) - part_s), min(end_s, max(stamps))
 
     def _make_paths(self, start_s: float, end_s: float, step_s: float, scrape_s: float, moments: int) -> Iterator[str]:
         yield from make_range_paths(
@@ -188,21 +202,25 @@ class StoredEngines:
 
     def find_scrape_interval(self, at_s: float | None = None, reach_s: float = RHYTHM_S) -> float | NoData | None:
         """Find how often engines are scraped, s: the longest usual gap of any; None where no two samples show it."""
+        rhythms = self.find_rhythms(at_s, reach_s)
+        return rhythms if isinstance(rhythms, NoData) else max(rhythms.values(), default=None)
+
+    def find_rhythms(self, at_s: float | None = None, reach_s: float = RHYTHM_S) -> dict[Process, float] | NoData:
+        """Find the usual gap between the samples of each process, s."""
         path = make_rhythm_path(reach_s=reach_s, at_s=at_s, matchers=self.matchers)
         reply = self.fetcher.fetch(PrometheusApi.interface, self.base, path, ACCEPT_JSON, read_refusal)
         if isinstance(reply, NoData):
             return reply
         try:
-            series = read_told(reply.body, self.where, reply.received_ns).series
+            series = read_told(reply.body, self.where, reply.received_ns, needs_name=False).series
         except InputError as error:
             return self._fail(error.what)
-        gaps: dict[object, list[float]] = {}
+        gaps: dict[Process, list[float]] = {}
         for one in series:
             stamps = [at_ns for at_ns, _ in one.points]
-            gaps.setdefault(find_process(one.labels), []).extend(
-                (later - earlier) / NS_PER_S for earlier, later in itertools.pairwise(stamps)
-            )
-        return max((statistics.median(found) for found in gaps.values() if found), default=None)
+            found = [(later - earlier) / NS_PER_S for earlier, later in itertools.pairwise(stamps)]
+            gaps.setdefault(find_process(one.labels), []).extend(found)
+        return {process: statistics.median(found) for process, found in gaps.items() if found}
 
     def ask(self, path: str) -> Answers:
         """Ask one question about engines."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dprankdiag.collectors.base import Collector
-from dprankdiag.collectors.http import Access, Fetcher, check_target
+from dprankdiag.collectors.http import Access, Fetcher
 from dprankdiag.collectors.prometheus_api import PrometheusApi
 from dprankdiag.collectors.prometheus_select import Matcher
 from dprankdiag.collectors.sglang_loads import SglangLoads
@@ -22,7 +22,7 @@ from dprankdiag.model.sources import Source
 from dprankdiag.pipelines.device_reading import read_devices
 from dprankdiag.pipelines.failures import find_base
 from dprankdiag.pipelines.live import arrange
-from dprankdiag.pipelines.sources import PROMETHEUS
+from dprankdiag.pipelines.sources import PROMETHEUS, check_server
 from dprankdiag.pipelines.stored import Span, SpanRead, StoredEngines
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_servers(
         UsageError: a target is no address.
         InputError: a server cannot be asked, or holds nothing of an engine in that span.
     """
-    bases = [(target, check_target(target.removeprefix(PROMETHEUS))) for target in question.targets]
+    bases = [(target, check_server(target)) for target in question.targets]
     with closing(Fetcher(access, transport=transport, clock=clock)) as fetcher:
         return tuple(_read_server(target, base, question, fetcher, progress, clock) for target, base in bases)
 

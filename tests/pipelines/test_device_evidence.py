@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dprankdiag.collectors.http import Access
 from dprankdiag.model.devices import Devices
 from dprankdiag.model.diagnosis import Diagnosis, Evidence
 from dprankdiag.pipelines.device_sites import find_gpu_pod, find_sites
@@ -34,7 +35,7 @@ def a_pod_each(rank: int) -> dict[str, str]:
 
 def diagnose(server: SmallPrometheus, select: tuple[object, ...] = ()) -> Diagnosis:
     question = StoredQuestion(("prometheus+http://p:9090",), Span(60.0 * MINUTES))
-    return diagnose_ledger_files(read_servers(question, transport=server.transport()))[0]
+    return diagnose_ledger_files(read_servers(question, Access(reply_s=60.0), transport=server.transport()))[0]
 
 
 def list_device_evidence(diagnosis: Diagnosis) -> list[Evidence]:

@@ -257,3 +257,24 @@ def test_a_prometheus_without_engines_and_one_that_is_none_are_told_apart() -> N
     other = _examine_store(httpx.MockTransport(lambda request: httpx.Response(200, content=b"<html>")))
     assert [one.status for one in other.interfaces] == ["failed"]
     assert not other.is_reached
+
+
+@pytest.mark.parametrize("gap_s, is_rare", [(15, False), (60, True)])
+def test_how_often_engines_are_scraped_and_whether_devices_are_is_told(gap_s: int, is_rare: bool) -> None:
+    stored = _stored(["sglang:"], ["0", "1"])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        query = request.url.params["query"]
+        if "DCGM" in query:
+            return httpx.Response(200, content=_vector(({"__name__": "node_load1"}, 1.0)))
+        if query.endswith("ms]"):
+            series = {"metric": {"job": "llm"}, "values": [[at, "3"] for at in range(0, 5 * gap_s, gap_s)]}
+            told = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
+            return httpx.Response(200, json=told)
+        return stored.handle_request(request)
+
+    checkup = _examine_store(httpx.MockTransport(answer))
+    assert (checkup.facts["scrape_interval_s"], checkup.facts["devices_stored"]) == (gap_s, True)
+    assert ("scraped-rarely" in _keys(checkup)) is is_rare
+    assert "devices-not-stored" not in _keys(checkup)
+    assert "devices-not-stored" in _keys(_examine_store(stored))

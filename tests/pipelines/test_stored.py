@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dprankdiag.collectors.http import Fetcher
+from dprankdiag.collectors.http import Access, Fetcher
 from dprankdiag.collectors.prometheus_select import read_matchers
 from dprankdiag.collectors.sglang_metrics import SglangMetrics
 from dprankdiag.collectors.vllm_metrics import VllmMetrics
@@ -34,7 +34,7 @@ def server() -> SmallPrometheus:
 @pytest.fixture
 def ask(server: SmallPrometheus) -> Iterator[Open]:
     readers = {"sglang": SglangMetrics(), "vllm": VllmMetrics()}
-    with closing(Fetcher(transport=server.transport())) as fetcher:
+    with closing(Fetcher(Access(reply_s=60.0), transport=server.transport())) as fetcher:
 
         def make(select: str = "", base: str = "http://p:9090") -> StoredEngines:
             matchers = read_matchers(select) if select else ()
@@ -149,7 +149,7 @@ def test_an_engine_of_which_nothing_new_comes_is_gone(ask: Open, server: SmallPr
 
 def test_servers_become_inputs_of_a_diagnosis(server: SmallPrometheus) -> None:
     question = StoredQuestion(("prometheus+http://p:9090",), Span(300.0))
-    (file,) = read_servers(question, transport=server.transport())
+    (file,) = read_servers(question, Access(reply_s=60.0), transport=server.transport())
     assert (file.source.path, file.source.status, file.source.ranks) == (
         "prometheus+http://p:9090",
         "used",
@@ -170,7 +170,7 @@ def test_a_span_without_engines_is_no_input(server: SmallPrometheus, now_s: floa
     server.now_s = now_s
     question = StoredQuestion(("prometheus+http://p:9090",), Span(300.0), read_matchers(select) if select else ())
     with pytest.raises(InputError, match=words):
-        read_servers(question, transport=server.transport())
+        read_servers(question, Access(reply_s=60.0), transport=server.transport())
 
 
 def test_what_is_no_prometheus_is_told_so(tmp_path: Path) -> None:
@@ -178,10 +178,12 @@ def test_what_is_no_prometheus_is_told_so(tmp_path: Path) -> None:
     question = StoredQuestion(("prometheus+http://p:9090/nowhere/api",), Span(300.0))
     server.refuse = lambda path, query: (404, "")
     with pytest.raises(InputError, match=r"HTTP 404.*give the address of a Prometheus"):
-        read_servers(question, transport=server.transport())
+        read_servers(question, Access(reply_s=60.0), transport=server.transport())
 
 
 def test_what_a_server_says_of_its_answer_is_a_warning(server: SmallPrometheus) -> None:
     server.extra = {"warnings": ["a store is gone"]}
-    (file,) = read_servers(StoredQuestion(("prometheus+http://p:9090",)), transport=server.transport())
+    (file,) = read_servers(
+        StoredQuestion(("prometheus+http://p:9090",)), Access(reply_s=60.0), transport=server.transport()
+    )
     assert file.source.warnings == ("the server says: a store is gone",)
