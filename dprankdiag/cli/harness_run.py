@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -46,20 +47,27 @@ def run(
     """Let ranks run in lockstep, for real, and write what they recorded with a truth.json beside it.
 
     The ranks wait for each other in real collectives, one of them is slowed, and a twin without that is run to measure
-    what it costs. Each fault gets a folder of its own in DIR.
+    what it costs. Each fault gets a folder of its own in DIR. Under torchrun each process is a rank (docs/gpu.md).
     """
     from dprankdiag.harness.run_cases import choose_format, make_runs
     from dprankdiag.harness.run_choice import choose_executor, find_torch
     from dprankdiag.harness.run_faults import list_possible
+    from dprankdiag.harness.run_joined import choose_joined, find_seat, join_runs
 
     line = ProgressLine(quiet=False, verbose=False)
     try:
-        chosen = choose_executor(executor, ranks, find_torch(python) if executor not in _BARE else None)
+        seat = find_seat()
+        torch = find_torch(sys.executable if seat else python) if executor not in _BARE else None
+        chosen = choose_joined(executor, seat, torch) if seat else choose_executor(executor, ranks, torch)
         format = choose_format(chosen.executor, format_name)
         names = faults or list_possible(chosen.executor, format)
-        make_runs(names, output, ranks=ranks, choice=chosen, format=format, progress=line)
+        if seat:
+            join_runs(names, output, seat=seat, choice=chosen, format=format)
+        else:
+            make_runs(names, output, ranks=ranks, choice=chosen, format=format, progress=line)
     except (ValueError, OSError) as problem:
         raise UsageError(str(problem)) from problem
     finally:
         line.close()
-    write_error(f"{len(names)} written, {chosen}; next: dprankdiag harness score {output}")
+    if seat is None or not seat.rank:
+        write_error(f"{len(names)} written, {chosen}; next: dprankdiag harness score {output}")

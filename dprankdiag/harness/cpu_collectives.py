@@ -87,7 +87,8 @@ class Gloo:
         """Join the group of a rendezvous, or that which torchrun's variables tell of."""
         from datetime import timedelta
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) == ranks:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         import torch
         import torch.distributed as distributed
 

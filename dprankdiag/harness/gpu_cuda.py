@@ -26,6 +26,13 @@ _COUNT = 1 << 19
 
 _BLOCK, _WARPS = 8192, 16
 
+_STAMPS = 4
+"""Places for a collective's three stamps: Triton compiles a kernel anew for pointers that are not aligned to 16 bytes,
+and compiled anew while another rank spins, it might never be loaded.
+
+Source: Triton 3.9, specialisation of kernel arguments.
+"""
+
 
 def prepare_environment() -> None:
     """Set what CUDA reads before it starts.
@@ -74,7 +81,7 @@ class OneGpu:
         programs = fit_programs(torch.cuda.get_device_properties(0).multi_processor_count, ranks)
         self.arrived = torch.zeros(1, device="cuda", dtype=torch.int32)
         self.lost = torch.zeros(ranks, device="cuda", dtype=torch.int32)
-        self.stamps = torch.zeros((ranks, meetings, 3), device="cuda", dtype=torch.int64)
+        self.stamps = torch.zeros((ranks, meetings, _STAMPS), device="cuda", dtype=torch.int64)
         self.parts = torch.randn((2, ranks, _COUNT), device="cuda").to(torch.float16)
         self.queues = [CudaQueue(self, rank, Layer("cuda", programs)) for rank in range(ranks)]
         torch.cuda.synchronize()
@@ -178,7 +185,7 @@ def summarise_stamps(stamps: Any) -> list[dict[str, int]]:
     """Add up what the collectives themselves have stamped, by rank: what a profiler's trace must agree with.
 
     Args:
-        stamps: `(ranks, meetings, 3)` int64 array: when each came, was released, and had what it came for.
+        stamps: `(ranks, meetings, 3 or more)` int64 array: when each came, was released, and had what it came for.
     """
     wait_ns, transfer_ns = (stamps[..., 1] - stamps[..., 0]).sum(axis=1), (stamps[..., 2] - stamps[..., 1]).sum(axis=1)
     last = stamps[..., 0].argmax(axis=0)

@@ -16,7 +16,9 @@ All ranks' tokens stay in the GPU's cache, so that streams of one GPU hold each 
 DEPTH, EXPERTS, EXPERT_WIDTH, ROUTER_WIDTH, MOST_ROWS = 1024, 2, 1024, 256, 4096
 """Rows as they go through router and experts, and how many are kept."""
 
-_TILES = {"BLOCK_ROWS": 64, "BLOCK_COLUMNS": 64, "BLOCK_DEPTH": 64}
+_TILES = {"BLOCK_ROWS": 32, "BLOCK_COLUMNS": 64, "BLOCK_DEPTH": 64}
+"""Tiles of few rows, so that what experts take follows their rows."""
+
 _TOKENS = 64
 _ATTENTION_WARPS, _WARPS = 8, 4
 
@@ -42,7 +44,7 @@ class Rounds:
     attention: int
     router: int
     experts: int
-    transfer: int
+    transfer: int = 1
 
     def slow(self, part: str, slowness: float) -> int:
         """Repeat a part for a rank that is slow."""
@@ -88,7 +90,7 @@ class Layer:
         self._kernels, self.programs = gpu_kernels, programs
         self.heads, self.width, self.depth = HEADS // min(shrink, 4), WIDTH // shrink, DEPTH // shrink
         self.tokens, self.held, self.most_rows = _TOKENS // min(shrink, 4), HELD // shrink**2, MOST_ROWS // shrink
-        self.tiles = {name: size // min(shrink, 4) for name, size in _TILES.items()}
+        self.tiles = {name: max(16, size // shrink) for name, size in _TILES.items()}
         kind = torch.float32 if small else torch.float16
 
         def draw(*shape: int) -> Any:

@@ -33,22 +33,22 @@ class NcclDevice:
 
         self._torch, self._distributed, self._group, self._ranks = torch, distributed, group, ranks
         self.layer = Layer("cuda", torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
-        self._rounds = Rounds(1, 1, 1, 1)
+        self._rounds, self._most = Rounds(1, 1, 1), most_messages
         most = _COUNT * most_messages
         self._own = torch.randn(most, device="cuda").to(torch.float16)
         self._all = torch.empty(most * ranks, device="cuda", dtype=torch.float16)
+        self._back = torch.empty_like(self._own)
 
     def warm_up(self, orders: Orders) -> None:
         """Load every kernel, open NCCL's connections, and agree with all ranks how often each part is to be done."""
         self.layer.attend(1, 1, 1)
         self.layer.sample(1)
-        for _ in range(3):
-            self.gather(1)
-            self.scatter(1)
+        for messages in (1, self._most):
+            self.gather(messages)
+            self.scatter(messages)
         self._torch.cuda.synchronize()
         rows = int(orders.requests[0]) * self._ranks
         calls = self.layer.parts(held_tokens=int(orders.held_tokens[0]), rows=rows, share=1 / self._ranks)
-        calls["transfer"] = self.gather
         found = fit_rounds(calls, time_on_gpu)
         first = self._group.all_gather(np.array(astuple(found), float))[0]
         self._rounds = Rounds(*(int(rounds) for rounds in first))
@@ -82,7 +82,7 @@ class NcclDevice:
     def scatter(self, messages: int) -> None:
         """Launch a reduce-scatter of so many messages at once."""
         count = _COUNT * messages
-        self._distributed.reduce_scatter_tensor(self._own[:count], self._all[: count * self._ranks])
+        self._distributed.reduce_scatter_tensor(self._back[:count], self._all[: count * self._ranks])
 
     def finish(self, requests: int) -> None:
         """Sample, and wait for the GPU."""

@@ -69,7 +69,7 @@ def make_runs(
         return made
     with tempfile.TemporaryDirectory(prefix="dprankdiag-") as passing:
         wanted = list_runs(plans)
-        ran = _run_all(wanted, choice, format, Path(passing), progress)
+        ran = _run_all(plans, wanted, choice, format, Path(passing), progress)
         return keep_runs(plans, dict(zip(wanted, ran, strict=True)), output, choice.executor, format)
 
 
@@ -93,7 +93,9 @@ def list_runs(plans: Sequence[Plan]) -> list[Plan]:
     return list(dict.fromkeys(_unname(each) for plan in plans for each in (plan, plan.twin())))
 
 
-def _run_all(wanted: Sequence[Plan], choice: Choice, format: Format, folder: Path, progress: Progress) -> list[Ran]:
+def _run_all(
+    plans: Sequence[Plan], wanted: Sequence[Plan], choice: Choice, format: Format, folder: Path, progress: Progress
+) -> list[Ran]:
     if choice.executor == "sockets":
         ran = []
         for number, plan in enumerate(wanted):
@@ -103,7 +105,20 @@ def _run_all(wanted: Sequence[Plan], choice: Choice, format: Format, folder: Pat
     progress(f"{len(wanted)} runs", None)
     python = choice.torch.python if choice.torch else sys.executable
     orders = [give_orders(plan) for plan in wanted]
-    return run_torch(orders, folder, executor=choice.executor, python=python, profile=format == "torch")
+    return run_torch(
+        orders,
+        folder,
+        executor=choice.executor,
+        python=python,
+        profile=format == "torch",
+        kept=mark_kept(plans, wanted),
+    )
+
+
+def mark_kept(plans: Sequence[Plan], wanted: Sequence[Plan]) -> list[bool]:
+    """Mark the runs whose recordings are kept: those of plans, not those of twins."""
+    own = {_unname(plan) for plan in plans}
+    return [plan in own for plan in wanted]
 
 
 def _unname(plan: Plan) -> Plan:

@@ -65,13 +65,16 @@ def listen(*, cuda: bool = False, profile: bool = False) -> tuple[Marks, ...]:
 
 
 @contextmanager
-def profile_run(path: Path, *, cuda: bool = False, all_threads: bool = False) -> Iterator[None]:
+def profile_run(path: Path | None, *, cuda: bool = False, all_threads: bool = False) -> Iterator[None]:
     """Let the torch profiler write what happens inside as a trace.
 
     Args:
-        path: of the trace.
+        path: of the trace; None to let it watch in vain.
         cuda: record kernels too.
         all_threads: also ranges of threads that are not this one.
+
+    Raises:
+        ValueError: this torch cannot record other threads.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -79,10 +82,14 @@ def profile_run(path: Path, *, cuda: bool = False, all_threads: bool = False) ->
     options: dict[str, Any] = {}
     if all_threads:
         config = import_module("torch._C._profiler")._ExperimentalConfig
-        options["experimental_config"] = config(profile_all_threads=True)
+        try:
+            options["experimental_config"] = config(profile_all_threads=True)
+        except TypeError:
+            raise ValueError("the profiler of this torch cannot record all threads; take a newer one") from None
     with profile(activities=activities, **options) as profiler:
         yield
-    profiler.export_chrome_trace(str(path))
+    if path is not None:
+        profiler.export_chrome_trace(str(path))
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dprankdiag.harness.cpu_collectives import Gloo
 from dprankdiag.harness.cpu_device import CpuDevice
 from dprankdiag.harness.cpu_rank import carry_out, hurry
@@ -38,7 +40,8 @@ class Job:
         folder: where each run gets a folder of its own, by its number.
         executor: gloo, nccl or single-gpu.
         rendezvous: file at which the ranks find each other; "" where torchrun has told them.
-        profile: let the torch profiler write a trace of each run; else what runs is first of all for Nsight Systems.
+        profile: let the torch profiler watch all runs; else what runs is first of all for Nsight Systems.
+        kept: by run, whether its trace is wanted; that of a twin is not, but it must be watched alike.
         runs: by run and rank, packed orders.
     """
 
@@ -46,6 +49,7 @@ class Job:
     executor: str
     rendezvous: str
     profile: bool
+    kept: Sequence[bool]
     runs: Sequence[Sequence[Mapping[str, Any]]]
 
 
@@ -75,6 +79,7 @@ def _do_gloo(job: Job, runs: Sequence[Sequence[Orders]]) -> None:
             with _record(job, number, TRACE.format(rank=rank)):
                 carry_out(orders[rank], CpuDevice(group, rank), group, log)
             _tell(job, number, rank, log)
+        group.all_gather(np.zeros(1))  # all have written
     finally:
         group.close()
 
@@ -96,6 +101,7 @@ def _do_nccl(job: Job, runs: Sequence[Sequence[Orders]]) -> None:
             with _record(job, number, TRACE.format(rank=rank), cuda=True):
                 carry_out(orders[rank], device, group, log)
             _tell(job, number, rank, log)
+        group.all_gather(np.zeros(1))  # all have written
     finally:
         group.close()
 
@@ -118,7 +124,7 @@ def _do_streams(job: Job, runs: Sequence[Sequence[Orders]]) -> None:
             _tell(job, number, rank, rank_ended.log)
         stamps = summarise_stamps(gpu.stamps.cpu().numpy()[:, : 2 * orders[0].steps * orders[0].layers])
         whole.with_name(STAMPS).write_text(json.dumps(stamps), "utf-8")
-        if job.profile:
+        if whole.exists():
             split_file(whole, [it.thread for it in ended], whole.parent, TRACE)
             whole.unlink()
 
@@ -132,7 +138,7 @@ def _record(job: Job, number: int, name: str, *, cuda: bool = False, all_threads
     folder = Path(job.folder, str(number))
     folder.mkdir(parents=True, exist_ok=True)
     if job.profile:
-        return profile_run(folder / name, cuda=cuda, all_threads=all_threads)
+        return profile_run(folder / name if job.kept[number] else None, cuda=cuda, all_threads=all_threads)
     return capture_run() if cuda and number == 0 else nullcontext()
 
 

@@ -22,7 +22,13 @@ _START_S, _RUN_S = 120.0, 120.0
 
 
 def run_torch(
-    runs: Sequence[Sequence[Orders]], folder: Path, *, executor: str, python: str, profile: bool
+    runs: Sequence[Sequence[Orders]],
+    folder: Path,
+    *,
+    executor: str,
+    python: str,
+    profile: bool,
+    kept: Sequence[bool],
 ) -> list[Ran]:
     """Start a process for each rank, or one for all streams; let it go through all runs, and collect what each was.
 
@@ -31,7 +37,8 @@ def run_torch(
         folder: where the ranks write.
         executor: gloo, nccl or single-gpu.
         python: an interpreter that has torch and numpy.
-        profile: let the torch profiler write traces.
+        profile: let the torch profiler watch.
+        kept: by run, whether its trace is wanted.
 
     Raises:
         OSError: a rank failed, or did not end in time.
@@ -39,7 +46,7 @@ def run_torch(
     ranks = len(runs[0])
     with tempfile.TemporaryDirectory(prefix="dprankdiag-") as meeting:
         rendezvous = Path(meeting, "rendezvous").as_uri()
-        job = pack_job(runs, folder, executor=executor, rendezvous=rendezvous, profile=profile)
+        job = pack_job(runs, folder, executor=executor, rendezvous=rendezvous, profile=profile, kept=kept)
         path = Path(meeting, "job.json")
         path.write_text(json.dumps(asdict(job)), "utf-8")
         processes = 1 if executor == "single-gpu" else ranks
@@ -48,10 +55,18 @@ def run_torch(
     return collect(folder, len(runs), ranks)
 
 
-def pack_job(runs: Sequence[Sequence[Orders]], folder: Path, *, executor: str, rendezvous: str, profile: bool) -> Job:
+def pack_job(
+    runs: Sequence[Sequence[Orders]],
+    folder: Path,
+    *,
+    executor: str,
+    rendezvous: str,
+    profile: bool,
+    kept: Sequence[bool],
+) -> Job:
     """Write down what the ranks are to do."""
     packed = [[own.pack() for own in orders] for orders in runs]
-    return Job(str(folder.resolve()), executor, rendezvous, profile, packed)
+    return Job(str(folder.resolve()), executor, rendezvous, profile, list(kept), packed)
 
 
 def collect(folder: Path, runs: int, ranks: int) -> list[Ran]:
