@@ -65,7 +65,7 @@ def _render_text(result: WhatIf, width: int, color: bool) -> str:
             page.add_fields([*fields, *(("", reason) for reason in option.reasons)], label_width=3)
     rest = [option.key for option in result.options if not _is_told(option, result)]
     if rest:
-        page.add_fields([("", f"no gain: {', '.join(rest)}")], label_width=0)
+        page.add_line(f"no gain: {', '.join(rest)}", indent=3)
     for heading, columns, rows in _list_tables(result):
         page.add_heading(heading)
         page.add_table(columns, rows, numbers=columns[1:])
