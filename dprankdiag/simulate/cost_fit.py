@@ -20,7 +20,7 @@ from dprankdiag.simulate.costs import TERMS, FittedCosts, StepTable, solve_posit
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
-ROUNDS = 7
+ROUNDS = 6
 """Times that requests are served again at most; most logs are fitted after four."""
 
 ENOUGH = 1e-3
@@ -38,7 +38,7 @@ LEAST_NOISE = 0.3
 LIFT_RATIO = 0.1
 """Of the most that a term could be, what it is lifted by to begin elsewhere."""
 
-TURNS = 6
+TURNS = 4
 """Times that the busiest ranks, and the times that are far off, are found anew for one run."""
 
 FAR = 3.0
@@ -58,7 +58,7 @@ Attention reads every token of the context, and a row costs little beside that, 
 by the times or not at all.
 """
 
-DRAWS = 40
+DRAWS = 24
 LEAST_ROWS = 2 * len(TERMS)
 """Fewer times than that cannot tell terms from noise."""
 
@@ -199,8 +199,10 @@ class Times:
         step_ns = float(np.median(np.concatenate([table.total_ns for table in tables]))) if tables else 1.0
         scatter_ns = STEP_SCATTER * target / np.sqrt(np.maximum(steps, 1.0))
         self.weight = 1.0 / np.hypot(scatter_ns, step_ns)
+        self._unseen = np.zeros(len(target), bool)
         for span in spans:
             if isinstance(span, WindowSpan):
+                self._unseen[span.rows] = ~span.is_seen
                 # Whole steps were counted, and no moment cuts one.
                 edge_ns = window_error_ratio * target[span.rows]
                 self.weight[span.rows] = np.where(span.is_seen, 1.0 / np.hypot(scatter_ns[span.rows], edge_ns), 0.0)
@@ -221,10 +223,12 @@ class Times:
     def measure(self, terms: FloatArray) -> float:
         """Measure the error of terms, 0 to 1: errors much larger than `FAR` count as 1 and no more.
 
+        So does a window in which steps were counted and none is served.
+
         Source: Geman and McClure, Bulletin of the International Statistical Institute 52 (1987).
         """
-        squares = self.errors(terms) ** 2
-        return float(np.mean(squares / (squares + FAR**2)))
+        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2)
+        return float(np.mean(1 - FAR**2 / (squares + FAR**2)))
 
     def spread(self, terms: FloatArray) -> float:
         """Give the typical error in these units: the median of the sizes, as a standard deviation."""

@@ -65,7 +65,7 @@ def _render_text(result: WhatIf, width: int, color: bool) -> str:
             page.add_fields([*fields, *(("", reason) for reason in option.reasons)], label_width=3)
     rest = [option.key for option in result.options if not _is_told(option, result)]
     if rest:
-        page.add_fields([("", f"no gain: {', '.join(rest)}")], label_width=0)
+        page.add_line(f"no gain: {', '.join(rest)}", indent=3)
     for heading, columns, rows in _list_tables(result):
         page.add_heading(heading)
         page.add_table(columns, rows, numbers=columns[1:])
@@ -121,8 +121,8 @@ def _describe_gain(option: Option, result: WhatIf) -> str:
     if value is None and interval is None:
         return f"not told{current}"
     low, high = interval or (None, None)
-    between = "" if interval is None else f"{format_ratio(low)} to {format_ratio(high)}"
-    told = f"between {between}" if value is None else f"saves {format_ratio(value)} ({between})"
+    ends = (format_ratio(low), format_ratio(high))
+    told = f"between {' and '.join(ends)}" if value is None else f"saves {format_ratio(value)} ({' to '.join(ends)})"
     alike = ", as good as the first" if option.key in result.best[1:] else ""
     return f"{told}{alike}{current}"
 
