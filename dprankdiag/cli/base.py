@@ -28,6 +28,7 @@ Progress = Callable[[str, "float | None"], None]
 VERBS = {
     "analyze": "dprankdiag.cli.analyze",
     "compare": "dprankdiag.cli.compare",
+    "whatif": "dprankdiag.cli.whatif",
     "kernels": "dprankdiag.cli.kernels",
     "record": "dprankdiag.cli.record",
     "watch": "dprankdiag.cli.watch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,13 @@ from dprankdiag.units import format_ratio
 LEVEL = 0.9
 
 MOST_ERROR_RATIO = 0.03
-"""A model that misses held-out times, or the whole time, by more than this share gives no gains (DESIGN 2.1, rule 4)."""
+"""A model that misses held-out times, or the whole time, by more than this share gives no gains (DESIGN 2.1, 4)."""
 
 LEAST_GAIN = 0.002
 """Gains closer to each other than this are alike: requests that come a moment later change more."""
+
+WORTH_IT = 0.03
+"""Gains from here on matter (DESIGN 3: warning): where one may be as large, nobody says that none is there."""
 
 DAY_H = 24.0
 
@@ -89,6 +93,16 @@ def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
     for policy in list_policies(situation):
         note(policy)
         priced.append(_price(case, fit, base, policy, hours))
+    astray = max((abs(each.gain.value) for each in priced if each.option.is_current and each.gain), default=0.0)
+    if astray > MOST_ERROR_RATIO:
+        reason = (
+            f"the policy in use, served again, takes {format_ratio(astray)} other time than what was recorded: which "
+            "request came when, or what steps cost, is not known well enough"
+        )
+        return _abstain(case, Unpriced("gain_ratio", reason, (), "give a log of requests together with a recording"))
+    if astray > 0:
+        # What the model makes of the policy in use is known to be nothing; it errs as much elsewhere.
+        priced = [_widen(each, astray) for each in priced]
     replayed = _make_service(base_figures, fit.miss_ratio, hours, None)
     return _rank(case, fit, replayed, priced)
 
@@ -131,7 +145,9 @@ def _find_doubt(fit: Fit) -> Unpriced | None:
 
 def _price(case: Case, fit: Fit, base: Run, policy: PolicyOption, hours: float | None) -> _Priced:
     """Serve the load under a policy; of one that throws dice, several times."""
-    runs = [Run(case.site, serve_again(case.site, case.traffic, one, fit.costs), case.site.ranks) for one in policy.choosers]
+    runs = [
+        Run(case.site, serve_again(case.site, case.traffic, one, fit.costs), case.site.ranks) for one in policy.choosers
+    ]
     gains = [compare_runs(run, base, fit.terms, fit.draws) for run in runs]
     figures = [measure_run(run, fit.terms, fit.draws) for run in runs]
     gain = _pool(gains)
@@ -150,6 +166,18 @@ def _price(case: Case, fit: Fit, base: Run, policy: PolicyOption, hours: float |
         reasons=tuple(f"{run.refused} requests fit no pool" for run in runs[:1] if run.refused),
     )
     return _Priced(option, gain, mean)
+
+
+def _widen(priced: _Priced, astray: float) -> _Priced:
+    """Widen the interval of a gain by what the model is known to miss."""
+    figure = priced.option.gain_ratio
+    if figure.value is None or figure.interval is None:
+        return priced
+    low, high = (
+        figure.value + math.copysign(math.hypot(end - figure.value, astray), sign)
+        for end, sign in zip(figure.interval, (-1.0, 1.0), strict=True)
+    )
+    return replace(priced, option=replace(priced.option, gain_ratio=Figure(figure.value, (low, high))))
 
 
 def _pool(drawn: Sequence[Drawn]) -> Drawn:
@@ -173,29 +201,54 @@ def _make_service(figures: dict[str, Drawn], blur: float, hours: float | None, g
 
 
 def _rank(case: Case, fit: Fit, replayed: Service, priced: Sequence[_Priced]) -> WhatIf:
-    ordered = sorted(priced, key=lambda each: (-(each.option.gain_ratio.value or 0.0), each.option.key))
+    ordered = sorted(priced, key=lambda each: each.option.key)
     resolution = max(LEAST_GAIN, fit.miss_ratio, case.blur)
-    tied = {each.option.key: tuple(_find_tied(each, ordered, resolution)) for each in ordered}
-    options = tuple(replace(each.option, tied_with=tied[each.option.key]) for each in ordered)
-    best: tuple[str, ...] = ()
-    verdict: Verdict = "none_better"
-    if options and (options[0].gain_ratio.interval or (0.0, 0.0))[0] > 0 and (options[0].gain_ratio.value or 0) > LEAST_GAIN:
-        best = (options[0].key, *tied[options[0].key])
-        verdict = "tied" if len(best) > 1 else "better"
+    options = [replace(each.option, tied_with=tuple(_find_tied(each, ordered, resolution))) for each in ordered]
     result = WhatIf(
-        verdict,
+        "cannot_tell",
         "",
         case.origin,
         case.measured,
         replayed,
-        best,
-        options,
+        (),
+        tuple(options),
         _describe_fit(case, fit),
         case.unpriced,
         case.notes,
         LEVEL,
     )
-    return replace(result, headline=write_headline(result))
+    return conclude(result)
+
+
+def conclude(result: WhatIf) -> WhatIf:
+    """Order the options of a result by gain, and say which are best, as far as their intervals tell."""
+    options = tuple(sorted(result.options, key=_by_gain))
+    first = options[0] if options else None
+    low, high = _find_ends(options)
+    best: tuple[str, ...] = ()
+    verdict: Verdict = "none_better"
+    if first is None or low is None or high is None:
+        verdict = "cannot_tell"
+    elif (first.gain_ratio.value or 0.0) > LEAST_GAIN and low > 0:
+        best = (first.key, *(key for key in (option.key for option in options) if key in first.tied_with))
+        verdict = "tied" if len(best) > 1 else "better"
+    elif high > WORTH_IT:
+        verdict = "cannot_tell"
+    told = replace(result, options=options, best=best, verdict=verdict)
+    return replace(told, headline=write_headline(told))
+
+
+def _find_ends(options: Sequence[Option]) -> tuple[float | None, float | None]:
+    """Find the lower end of the first option's gain, and the upper end of any."""
+    intervals = [option.gain_ratio.interval for option in options]
+    first = intervals[0] if intervals else None
+    highs = [interval[1] for interval in intervals if interval is not None]
+    return None if first is None else first[0], max(highs, default=None)
+
+
+def _by_gain(option: Option) -> tuple[bool, float, str]:
+    value = option.gain_ratio.value
+    return value is None, -(value or 0.0), option.key
 
 
 def _find_tied(one: _Priced, all_priced: Sequence[_Priced], resolution: float) -> Iterator[str]:
@@ -240,11 +293,17 @@ def _abstain(case: Case, why: Unpriced) -> WhatIf:
 
 def write_headline(result: WhatIf) -> str:
     """Say in one sentence what would help most."""
+    if result.verdict == "cannot_tell":
+        _, high = _find_ends(result.options)
+        most = "" if high is None else f", which may be anything up to {format_ratio(high)} of the requests' time"
+        return f"What was observed does not tell what another policy would save{most}"
     if not result.best:
         return "No other policy would have served these requests in less time, beyond what the model is sure of"
     first = result.options[0]
     low, high = first.gain_ratio.interval or (0.0, 0.0)
-    saved = f"{format_ratio(first.gain_ratio.value)} of the requests' time ({format_ratio(low)} to {format_ratio(high)})"
+    saved = (
+        f"{format_ratio(first.gain_ratio.value)} of the requests' time ({format_ratio(low)} to {format_ratio(high)})"
+    )
     if result.verdict == "tied":
         others = len(result.best) - 1
         which = "another policy" if others == 1 else f"{others} other policies"

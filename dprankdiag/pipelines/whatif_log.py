@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dprankdiag.errors import InputError
+from dprankdiag.model.ledgers import Ledger
 from dprankdiag.model.request_log import LogFacts, LoggedRequest, RequestLog
 from dprankdiag.model.whatif import Origin, Unpriced
 from dprankdiag.pipelines.whatif import Case, measure_observed
+from dprankdiag.pipelines.whatif_windows import list_windows
 from dprankdiag.readers.request_log import REQUEST_LOG
-from dprankdiag.simulate.base import FloatArray
+from dprankdiag.simulate.base import FloatArray, IntArray
 from dprankdiag.simulate.cost_fit import Observed, fit_requests
+from dprankdiag.simulate.cost_windows import WINDOW_ERROR
 from dprankdiag.simulate.replay import Site, list_traffic
+
+DEALT_ERROR = 0.005
+"""What counted time is off by where requests are dealt from counters, as a share: who was served when is not exact."""
 
 MOST_REQUESTS = 4_000
 """Requests that are served again; of a longer log the first ones."""
 
 
-def make_log_case(log: RequestLog) -> Case:
+def make_log_case(log: RequestLog, ledgers: Sequence[Ledger] = (), kind: str = REQUEST_LOG) -> Case:
     """Fit the costs to a log and make what is served again of it.
+
+    Args:
+        ledgers: what the engines told of themselves meanwhile, by their number in the log.
+        kind: what the requests were read from.
 
     Raises:
         InputError: the log does not say which engine or which ranks served.
@@ -29,11 +40,21 @@ def make_log_case(log: RequestLog) -> Case:
     site = _find_site(log, requests)
     traffic = list_traffic(_shift(requests), log.facts.block_tokens)
     unplaced = [request for request in requests if request.rank is None]
-    fit = None if unplaced else fit_requests(site, traffic, _observe(requests, traffic.logged))
+    windows = [
+        window
+        for worker, ledger in enumerate(ledgers)
+        for window in list_windows(ledger, worker, requests[0].arrival_ns, site.lockstep)
+    ]
+    observed = replace(
+        _observe(requests, traffic.logged),
+        windows=tuple(windows),
+        window_error_ratio=WINDOW_ERROR if kind == REQUEST_LOG else DEALT_ERROR,
+    )
+    fit = None if unplaced else fit_requests(site, traffic, observed)
     gpus = log.facts.gpus or site.workers * site.ranks + site.decoders * site.decode_ranks
     origin = Origin(
         (log.path,),
-        REQUEST_LOG,
+        kind,
         site.engine,
         log.facts.version,
         None if log.facts.policy is None else f"policy.{log.facts.policy}",
@@ -50,7 +71,7 @@ def make_log_case(log: RequestLog) -> Case:
         site,
         traffic,
         fit,
-        "the times to the first and to the last token of each request",
+        _describe_observed(requests, bool(windows)),
         log.facts.policy,
         measure_observed(arrival - arrival[0], first, end, outputs),
         has_prefixes=any(request.prefix is not None for request in requests),
@@ -59,10 +80,18 @@ def make_log_case(log: RequestLog) -> Case:
     )
 
 
+def _describe_observed(requests: Sequence[LoggedRequest], counted: bool) -> str:
+    times = "the times to the first and to the last token of each request"
+    steps = "the steps that engines counted, and their time"
+    if all(request.end_ns is None and request.first_ns is None for request in requests):
+        return steps
+    return f"{times}, and {steps}" if counted else times
+
+
 def _find_site(log: RequestLog, requests: Sequence[LoggedRequest]) -> Site:
     facts: LogFacts = log.facts
     if facts.engine is None:
-        mend = "give --engine sglang or vllm, or a first line such as {\"engine\": \"sglang\", \"ranks\": 8}"
+        mend = 'give --engine sglang or vllm, or a first line such as {"engine": "sglang", "ranks": 8}'
         raise InputError("does not say which engine served", where=log.path, mend=mend)
     apart = any(request.prefill_rank is not None for request in requests)
     seen_ranks = [request.prefill_rank if apart else request.rank for request in requests]
@@ -94,14 +123,12 @@ def _find_site(log: RequestLog, requests: Sequence[LoggedRequest]) -> Site:
 
 def _shift(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     """Let the log begin at 0."""
-    from dataclasses import replace
-
     begin_ns = requests[0].arrival_ns
     return [replace(request, arrival_ns=request.arrival_ns - begin_ns) for request in requests]
 
 
-def _observe(requests: Sequence[LoggedRequest], logged: np.ndarray) -> Observed:  # type: ignore[type-arg]
-    def mark(name: str) -> np.ndarray:  # type: ignore[type-arg]
+def _observe(requests: Sequence[LoggedRequest], logged: IntArray) -> Observed:
+    def mark(name: str) -> IntArray:
         told = [getattr(requests[place], name) for place in logged.tolist()]
         return np.array([-1 if one is None else one for one in told], np.int64)
 

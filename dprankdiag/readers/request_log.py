@@ -183,10 +183,10 @@ def _read_facts(told: Mapping[str, Any], where: str) -> LogFacts:
     engine = told.get("engine")
     if engine not in (None, "sglang", "vllm"):
         raise DamagedInput(f"engine is {str(engine)[:40]}, expected sglang or vllm", where=where)
-    counts = {name: _read_count(told, name, where) for name in COUNTS if told.get(name) is not None}
+    counts: dict[str, Any] = {name: _read_count(told, name, where) for name in COUNTS if told.get(name) is not None}
     for name, count in counts.items():
         if count == 0:
             raise DamagedInput(f"{name} is 0", where=where)
-    texts = {name: str(told[name]) for name in FACTS if told.get(name) is not None}
+    texts: dict[str, Any] = {name: str(told[name]) for name in FACTS if told.get(name) is not None}
     lockstep = _read_flag(told, "lockstep", where)
-    return LogFacts(cast("EngineName | None", engine), **texts, **counts, lockstep=lockstep is not False)
+    return LogFacts(engine=cast("EngineName | None", engine), lockstep=lockstep is not False, **texts, **counts)

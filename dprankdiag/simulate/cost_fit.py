@@ -15,11 +15,12 @@ import numpy as np
 
 from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
+from dprankdiag.simulate.cost_windows import WINDOW_ERROR, Window, WindowSpan, list_window_spans
 from dprankdiag.simulate.costs import TERMS, FittedCosts, StepTable, solve_positive, table_steps
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
-ROUNDS = 7
+ROUNDS = 6
 """Times that requests are served again at most; most logs are fitted after four."""
 
 ENOUGH = 1e-3
@@ -37,7 +38,7 @@ LEAST_NOISE = 0.3
 LIFT_RATIO = 0.1
 """Of the most that a term could be, what it is lifted by to begin elsewhere."""
 
-TURNS = 6
+TURNS = 4
 """Times that the busiest ranks, and the times that are far off, are found anew for one run."""
 
 FAR = 3.0
@@ -50,13 +51,14 @@ SURE_RATIO, SURE_ERROR = 1.5, 0.01
 """Drawn terms may miss the times by so much more than the best do, and by so much in any case."""
 
 GUESSED_SHARES = (2.0, 0.5, 0.1, 0.4, 0.5, 0.3, 0.4)
-"""Concentrations, term by term, of the random split that draws lean on where times do not tell.
+"""Concentrations, term by term, of the random split that draws lean on where times do not tell; what is likely to be
+little is leant on the more.
 
 Attention reads every token of the context, and a row costs little beside that, unless attention is sparse: that is told
 by the times or not at all.
 """
 
-DRAWS = 40
+DRAWS = 24
 LEAST_ROWS = 2 * len(TERMS)
 """Fewer times than that cannot tell terms from noise."""
 
@@ -64,15 +66,23 @@ _GUESSES = (
     (0.0, 1.0, 1 / 2_000, 1 / 4, 0.0, 0.0),
     (0.0, 1.0, 1 / 200_000, 1 / 4, 1 / 100_000, 0.0),
 )
-"""Where a fit begins: what decides which rank is the busiest, in units of a row. Contexts or counts may be what costs."""
+"""Where a fit begins: what decides which rank is the busiest, in units of a row. Contexts or counts may cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """When tokens came, by the request's number: `(n,)` ns from its arrival, -1 where not told."""
+    """What was seen of a run.
+
+    Attributes:
+        first_ns, end_ns: of each request's first and last token, by its number: `(n,)` from its arrival; -1 if unknown.
+        windows: steps that an engine counted.
+        window_error_ratio: what the time of a window is off by beyond the scatter of its steps.
+    """
 
     first_ns: IntArray
     end_ns: IntArray
+    windows: tuple[Window, ...] = ()
+    window_error_ratio: float = WINDOW_ERROR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,9 +151,7 @@ def _approach(
     return best
 
 
-def _finish(
-    site: Site, traffic: Traffic, observed: Observed, error: float, terms: FloatArray, times: Times
-) -> Fit:
+def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, terms: FloatArray, times: Times) -> Fit:
     draws = _draw_terms(times, terms, error)
     # The mean of what the times allow is safer than the corner that fits best, if it fits as well.
     for chosen in (draws.mean(axis=0), terms):
@@ -159,6 +167,8 @@ def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArra
     told = (observed.end_ns > 0) & (observed.first_ns > 0) & (outputs > 1)
     if told.any():
         gaps = (observed.end_ns - observed.first_ns)[told] / (outputs[told] - 1)
+    elif observed.windows:
+        gaps = np.array([window.total_ns / window.count for window in observed.windows])
     else:
         told = observed.end_ns > 0
         gaps = observed.end_ns[told] / outputs[told] if told.any() else np.array([1e7])
@@ -166,7 +176,7 @@ def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArra
 
 
 class Times:
-    """Observed times, and the steps that lie in each; in order of arrival.
+    """Observed times, and the steps that lie in each: those of requests in order of arrival, then those of windows.
 
     Attributes:
         target: `(n,)` ns as observed.
@@ -174,7 +184,13 @@ class Times:
             before a step instead of just after it is off by one.
     """
 
-    def __init__(self, tables: Sequence[StepTable], spans: Sequence[Span], target: FloatArray) -> None:
+    def __init__(
+        self,
+        tables: Sequence[StepTable],
+        spans: Sequence[Span | WindowSpan],
+        target: FloatArray,
+        window_error_ratio: float = WINDOW_ERROR,
+    ) -> None:
         self._tables, self._spans = tables, spans
         self.target = target
         steps = np.zeros(len(target))
@@ -183,6 +199,13 @@ class Times:
         step_ns = float(np.median(np.concatenate([table.total_ns for table in tables]))) if tables else 1.0
         scatter_ns = STEP_SCATTER * target / np.sqrt(np.maximum(steps, 1.0))
         self.weight = 1.0 / np.hypot(scatter_ns, step_ns)
+        self._unseen = np.zeros(len(target), bool)
+        for span in spans:
+            if isinstance(span, WindowSpan):
+                self._unseen[span.rows] = ~span.is_seen
+                # Whole steps were counted, and no moment cuts one.
+                edge_ns = window_error_ratio * target[span.rows]
+                self.weight[span.rows] = np.where(span.is_seen, 1.0 / np.hypot(scatter_ns[span.rows], edge_ns), 0.0)
         self.share = 1.0 / (target + step_ns)
 
     def design(self, terms: FloatArray) -> FloatArray:
@@ -200,10 +223,12 @@ class Times:
     def measure(self, terms: FloatArray) -> float:
         """Measure the error of terms, 0 to 1: errors much larger than `FAR` count as 1 and no more.
 
+        So does a window in which steps were counted and none is served.
+
         Source: Geman and McClure, Bulletin of the International Statistical Institute 52 (1987).
         """
-        squares = self.errors(terms) ** 2
-        return float(np.mean(squares / (squares + FAR**2)))
+        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2)
+        return float(np.mean(1 - FAR**2 / (squares + FAR**2)))
 
     def spread(self, terms: FloatArray) -> float:
         """Give the typical error in these units: the median of the sizes, as a standard deviation."""
@@ -214,7 +239,8 @@ class Times:
         used = np.zeros(len(TERMS))
         for table, span in zip(self._tables, self._spans, strict=True):
             used += span.sum(table.most_work()).sum(axis=0)
-        return np.divide(self.target.sum(), used, out=np.zeros(len(TERMS)), where=used > 0)
+        most: FloatArray = np.divide(self.target.sum(), used, out=np.zeros(len(TERMS)), where=used > 0)
+        return most
 
     def search(self, terms: FloatArray) -> FloatArray:
         """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there."""
@@ -224,7 +250,7 @@ class Times:
     def solve(
         self,
         terms: FloatArray,
-        chosen: IntArray | np.ndarray | None = None,  # type: ignore[type-arg]
+        chosen: IntArray | None = None,
         guess: FloatArray | None = None,
         lean: FloatArray | None = None,
     ) -> FloatArray:
@@ -302,7 +328,13 @@ def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
     kept = served["refused"] == 0
     kinds = (
         (kept & (first >= 0), "arrival_ns", "first_ns", "prefill_", first),
-        (kept & (end >= 0) & (first >= 0) & (served["end_ns"] > served["first_ns"]), "first_ns", "end_ns", "", end - first),
+        (
+            kept & (end >= 0) & (first >= 0) & (served["end_ns"] > served["first_ns"]),
+            "first_ns",
+            "end_ns",
+            "",
+            end - first,
+        ),
         (kept & (end >= 0) & (first < 0), "arrival_ns", "end_ns", "", end),
     )
     picked = [np.flatnonzero(mask) for mask, *_ in kinds]
@@ -310,7 +342,8 @@ def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
     rank_of = np.empty(len(order), np.int64)
     rank_of[order] = np.arange(len(order))
     target = np.concatenate([told[rows] for rows, (*_, told) in zip(picked, kinds, strict=True)]).astype(float)[order]
-    tables, spans = [], []
+    tables: list[StepTable] = []
+    spans: list[Span | WindowSpan] = []
     known = table_steps(outcome)
     offset = 0
     for rows, (_, begin, until, role, _) in zip(picked, kinds, strict=True):
@@ -322,7 +355,10 @@ def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
                 tables.append(table)
                 spans.append(find_span(table, rank_of[offset + mine], served[begin][at], served[until][at]))
         offset += len(rows)
-    return Times(tables, spans, target)
+    spans_of_windows, counted = list_window_spans(known, observed.windows, len(target))
+    tables += [table for table, _ in spans_of_windows]
+    spans += [span for _, span in spans_of_windows]
+    return Times(tables, spans, np.concatenate([target, counted]), observed.window_error_ratio)
 
 
 GROUPS = 1 << 20
@@ -344,12 +380,20 @@ def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:
     generator = np.random.default_rng(0)
     most = times.bound()
     noise = times.spread(terms)
-    lean = np.divide(noise, most, out=np.zeros(len(TERMS)), where=most > 0)
-    drawn = []
-    for draw in draw_blocks(len(times.target), DRAWS):
-        guess = most * generator.dirichlet(GUESSED_SHARES)
-        found = times.solve(terms + LIFT_RATIO * guess, draw, guess, lean)
-        drawn.append(found if times.measure(found) <= SURE_RATIO * error + SURE_ERROR else terms)
+    shares = np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
+    lean = np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
+    good = SURE_RATIO * error + SURE_ERROR
+
+    def solve(guess: FloatArray, chosen: IntArray | None, other: FloatArray) -> FloatArray:
+        found = times.solve(terms + LIFT_RATIO * guess, chosen, guess, lean)
+        return found if times.measure(found) <= good else other
+
+    likely = solve(most * shares, None, terms)
+    guesses = most * generator.dirichlet(GUESSED_SHARES, DRAWS)
+    drawn = [
+        solve(guess, draw, solve(guess, None, likely))
+        for guess, draw in zip(guesses, draw_blocks(len(times.target), DRAWS), strict=True)
+    ]
     return np.stack(drawn)
 
 

@@ -1,6 +1,6 @@
 """Costs of steps that are fitted to what was observed: a straight line over each step's work, no term below nothing.
 
-A step takes `fixed + eager (without a graph) + max over ranks (own work) + shared_row × rows behind the gather`, where a
+A step takes `fixed + eager (without a graph) + max over ranks (own work) + shared_row × rows behind the gather`. A
 rank's own work is linear in its decoding rows, the KV tokens they read, and the tokens and pairs of prompts. That is
 what lockstep means: before the gather the busiest rank counts, behind it all rows do.
 """
@@ -8,11 +8,14 @@ what lockstep means: before the gather the busiest rank counts, behind it all ro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dprankdiag.simulate.base import FloatArray, IntArray, StepTime, StepWork
 from dprankdiag.simulate.world_tables import Outcome
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 OWN = ("row_ns", "context_token_ns", "prompt_token_ns", "prompt_pair_ns")
 TERMS = ("step_ns", "eager_step_ns", *OWN, "shared_row_ns")
@@ -78,7 +81,7 @@ class StepTable:
         return np.concatenate([self.common, self.own.max(axis=1), self.shared[:, None]], axis=1)
 
     def design(self, terms: FloatArray) -> FloatArray:
-        """Give what each term is multiplied by in each step, the busiest rank by `terms` given: `(steps, len(TERMS))`."""
+        """Give what each term is multiplied by in each step, `(steps, len(TERMS))`; `terms` say who is the busiest."""
         busiest = self.weigh_own(terms).argmax(axis=1)
         own = self.own[np.arange(len(busiest)), busiest]
         return np.concatenate([self.common, own, self.shared[:, None]], axis=1)
@@ -132,7 +135,7 @@ def solve_positive(design: FloatArray, target: FloatArray) -> FloatArray:
     return solved
 
 
-def _step_inside(gram: FloatArray, pull: FloatArray, terms: FloatArray, chosen: np.ndarray) -> FloatArray:  # type: ignore[type-arg]
+def _step_inside(gram: FloatArray, pull: FloatArray, terms: FloatArray, chosen: BoolArray) -> FloatArray:
     """Solve for the chosen terms, dropping those that would fall below 0 (changes `chosen`)."""
     while chosen.any():
         solved = np.zeros(len(terms))

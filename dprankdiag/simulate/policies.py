@@ -28,10 +28,10 @@ Version = tuple[int, ...]
 _METHOD = "--load-balance-method {name}"
 _SGLANG_RULE = "send each request with routed_dp_rank = {rule}"
 _VLLM_RULE = "send each request with the header X-data-parallel-rank: {rule}"
-_UNCACHED = "the rank with the fewest prompt tokens still to compute, those of this prompt that it has not seen included"
+_UNCACHED = "the rank with the fewest prompt tokens to compute, with those of this prompt that it has not seen"
 _PAIRS = (
-    "the rank with the least sum over its requests of left * context + left * left / 2, where left is the tokens that a "
-    "request is expected to generate still, and context the tokens that it has"
+    "the rank with the least sum over its requests of left * context + left * left / 2, where left is how many tokens "
+    "a request is expected to generate still, and context how many it has"
 )
 _UNPIN = {
     "sglang": "send no routed_dp_rank (nor data_parallel_rank)",
@@ -88,7 +88,9 @@ class Situation:
 def list_policies(situation: Situation) -> list[PolicyOption]:
     """List the policies of the engine found, our own, and those of gateways where there are several engines."""
     ranks = [*_list_engine(situation), *_list_own(situation)]
-    options = [PolicyOption(f"policy.{name}", title, command, (Choosers(make),)) for name, title, command, make in ranks]
+    options = [
+        PolicyOption(f"policy.{name}", title, command, (Choosers(make),)) for name, title, command, make in ranks
+    ]
     if situation.pins:
         unpin = _UNPIN[situation.engine]
         options += [
@@ -113,10 +115,18 @@ def _list_engine(situation: Situation) -> Iterator[_Row]:
         yield from _list_vllm(situation)
         return
     version = situation.version
-    yield "round_robin", "each rank in turn", _METHOD.format(name="round_robin"), partial(_control, "round_robin", situation)
+    yield (
+        "round_robin",
+        "each rank in turn",
+        _METHOD.format(name="round_robin"),
+        partial(_control, "round_robin", situation),
+    )
     if version is not None and version < (0, 5, 8):
         yield from _list_older(version)
-    for name, title in (("total_requests", "the rank with the fewest requests"), ("total_tokens", "the rank with the fewest tokens")):
+    for name, title in (
+        ("total_requests", "the rank with the fewest requests"),
+        ("total_tokens", "the rank with the fewest tokens"),
+    ):
         command = _METHOD.format(name=name)
         if version is not None and version < (0, 5, 8):
             command = f"SGLang 0.5.8 or newer, and {command}"
@@ -141,7 +151,12 @@ def _list_engine(situation: Situation) -> Iterator[_Row]:
 def _list_older(version: Version) -> Iterator[_Row]:
     if version >= (0, 5, 3):
         command = _METHOD.format(name="shortest_queue")
-        yield "shortest_queue", "shorter queues filled up first", command, lambda ranks: ShortestQueue(ranks, keep=False)
+        yield (
+            "shortest_queue",
+            "shorter queues filled up first",
+            command,
+            lambda ranks: ShortestQueue(ranks, keep=False),
+        )
     elif version >= (0, 4, 10):
         command = _METHOD.format(name="minimum_tokens")
         yield (
@@ -201,7 +216,12 @@ def _list_own(situation: Situation) -> Iterator[_Row]:
             lambda ranks: UncachedTokens(ranks, keep=False),
         )
     if situation.role == "unified":
-        yield "remaining_pairs", "the rank with the least attention to come", rule.format(rule=_PAIRS), partial(_pair, situation)
+        yield (
+            "remaining_pairs",
+            "the rank with the least attention to come",
+            rule.format(rule=_PAIRS),
+            partial(_pair, situation),
+        )
 
 
 def _pair(situation: Situation, ranks: int) -> Router:

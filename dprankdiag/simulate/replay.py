@@ -89,7 +89,7 @@ def list_traffic(logged: Sequence[LoggedRequest], block_tokens: int) -> Traffic:
     of which no prefix tells are taken to be of one beginning that all prompts share.
     """
     order, follows, thinks, starts = _find_followers(logged)
-    numbers = {place: number for number, place in enumerate(order)}
+    numbers: dict[int | None, int | None] = {place: number for number, place in enumerate(order)}
     requests = [
         Request(
             number,
@@ -98,7 +98,7 @@ def list_traffic(logged: Sequence[LoggedRequest], block_tokens: int) -> Traffic:
             max(logged[place].output_tokens, 1),
             pinned_rank=logged[place].rank if logged[place].pinned else None,
             bootstrap_room=logged[place].room,
-            follows=None if follows[place] is None else numbers[follows[place]],
+            follows=numbers.get(follows[place]),
             think_ns=thinks[place],
         )
         for number, place in enumerate(order)
@@ -212,7 +212,9 @@ class Choosers:
 AS_RECORDED = Choosers()
 
 
-def serve_again(site: Site, traffic: Traffic, choosers: Choosers, costs: Costs, back_costs: Costs | None = None) -> Outcome:
+def serve_again(
+    site: Site, traffic: Traffic, choosers: Choosers, costs: Costs, back_costs: Costs | None = None
+) -> Outcome:
     """Serve all requests with the choosers given.
 
     Args:
@@ -249,7 +251,9 @@ def serve_again(site: Site, traffic: Traffic, choosers: Choosers, costs: Costs, 
 def _make_worker(site: Site, ranks: int, router: Router, costs: Costs, role: str) -> Worker:
     capacity = site.capacity_tokens or ROOMY_TOKENS
     if site.engine == "vllm":
-        rules = VllmRules(capacity) if site.chunk_tokens is None else VllmRules(capacity, budget_tokens=site.chunk_tokens)
+        rules = (
+            VllmRules(capacity) if site.chunk_tokens is None else VllmRules(capacity, budget_tokens=site.chunk_tokens)
+        )
         waves = WaveRules() if site.lockstep else None
         return Worker((rules,) * ranks, router, costs, VllmMeeting(), site.lockstep, VLLM_PUBLISHING, waves)
     base = SglangRules(capacity)

@@ -141,15 +141,17 @@ def compare_runs(run: Run, base: Run, terms: FloatArray, draws: FloatArray) -> D
     blocks = draw_blocks(len(numbers), len(draws))
 
     def gain(costs: FloatArray, chosen: IntArray) -> float:
-        spent = sum(run.time_requests(costs, terms))[mine][chosen].sum()
-        before = sum(base.time_requests(costs, terms))[theirs][chosen].sum()
+        spent = np.add(*run.time_requests(costs, terms))[mine][chosen].sum()
+        before = np.add(*base.time_requests(costs, terms))[theirs][chosen].sum()
         return float(1 - spent / before) if before > 0 else 0.0
 
     value = gain(terms, np.arange(len(numbers)))
     return Drawn(value, np.array([gain(draw, block) for draw, block in zip(draws, blocks, strict=True)]))
 
 
-def bound(drawn: Drawn, level: float, blur: float = 0.0, relative: Callable[[float], float] = abs) -> tuple[float, float]:
+def bound(
+    drawn: Drawn, level: float, blur: float = 0.0, relative: Callable[[float], float] = abs
+) -> tuple[float, float]:
     """Give the interval of a number: quantiles of its draws, widened by a share of `relative(value)` in quadrature."""
     tail = (1 - level) / 2
     low, high = np.nanquantile(drawn.draws, [tail, 1 - tail])

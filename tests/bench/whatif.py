@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from dprankdiag.harness.mock_scenario import serve_scenario
 from dprankdiag.harness.scenario import Scenario
 from dprankdiag.harness.scenario_requests import deploy_unsteady, write_request_log
 from dprankdiag.model.whatif import WhatIf
-from dprankdiag.pipelines.whatif import price_policies
-from dprankdiag.pipelines.whatif_log import make_log_case
-from dprankdiag.readers.request_log import read_request_log
+from dprankdiag.pipelines.poll import Poller
+from dprankdiag.pipelines.whatif_inputs import Said, ask_what_if
 from dprankdiag.simulate.policies import PolicyOption
 from dprankdiag.simulate.replay import Choosers
 from dprankdiag.simulate.world_tables import Outcome
+from dprankdiag.store.recorder import Recorder
+from dprankdiag.units import NS_PER_S
+from tests.harness.served_worlds import Clock
 
 SCATTER = 0.02
 """How much the steps of the logged run scatter."""
@@ -91,20 +95,50 @@ def really_serve(scenario: Scenario, choosers: Choosers) -> Outcome:
     return replace(deployment, requests=requests, workers=workers, gateway=front).serve()
 
 
-def really_gain(scenario: Scenario, policy: PolicyOption, base_ns: float) -> float:
+def really_gain(scenario: Scenario, policy: PolicyOption, base_ns: float, lifts_pins: bool) -> float:
     """Give the share of the requests' time that a policy really saves."""
-    spent = [time_requests(really_serve(scenario, choosers)) for choosers in policy.choosers]
+    those = [replace(choosers, lifts_pins=choosers.lifts_pins or lifts_pins) for choosers in policy.choosers]
+    spent = [time_requests(really_serve(scenario, choosers)) for choosers in those]
     return 1 - float(np.mean(spent)) / base_ns
 
 
-def hold_log(scenario: Scenario, folder: Path, *, scatter: float = SCATTER, seed: int = 1) -> Held:
-    """Log the scenario as it is, ask what if, and serve every option really."""
+def log_scenario(scenario: Scenario, folder: Path, *, scatter: float = SCATTER, seed: int = 1) -> Path:
+    """Write the log of requests of a scenario as it is."""
     deployment = deploy_unsteady(scenario, scatter, seed)
-    path = folder / f"{scenario.name}-{seed}.jsonl"
+    path = folder / f"{scenario.name}.jsonl"
     path.write_text(write_request_log(deployment, deployment.serve()))
-    case = make_log_case(read_request_log(path))
-    policies: list[PolicyOption] = []
-    result = price_policies(case, note=policies.append)
+    return path
+
+
+def record_scenario(scenario: Scenario, folder: Path, *, scatter: float = SCATTER, seed: int = 1) -> Path:
+    """Record what the engines of a scenario as it is tell, once a second until all is over."""
+    clock = Clock()
+    path = folder / f"{scenario.name}.dprec"
+    path.unlink(missing_ok=True)
+    unsteady = replace(scenario, deploy=lambda cured: deploy_unsteady(scenario, scatter, seed))
+    with serve_scenario(unsteady, clock=clock) as mocks:
+        seconds = max(mock.ledger.last_ns for mock in mocks) // NS_PER_S + 2
+        moment = lambda: round(clock() * NS_PER_S)  # noqa: E731
+        urls = [mock.url for mock in mocks]
+        with closing(Poller(urls, clock=moment, patience_s=30.0)) as poller, Recorder(path) as recorder:
+            for _ in range(seconds):
+                recorder.write(poller.poll(), moment())
+                clock.now_s += 1.0
+    return path
+
+
+def hold(scenario: Scenario, paths: Sequence[Path]) -> Held:
+    """Ask what if of the inputs, and serve every option really.
+
+    Counters do not tell who demanded a rank, so that all policies are taken to choose for every request.
+    """
+    policies: dict[str, PolicyOption] = {}
+
+    def note(policy: PolicyOption) -> None:
+        policies[policy.key] = policy
+
+    result = ask_what_if([str(path) for path in paths], Said(), note=note)
+    lifts = not any(path.suffix == ".jsonl" for path in paths)
     base_ns = time_requests(scenario.serve())
-    gains = {policy.key: really_gain(scenario, policy, base_ns) for policy in policies}
+    gains = {key: really_gain(scenario, policy, base_ns, lifts) for key, policy in policies.items()}
     return Held(scenario.name, result, gains)
