@@ -2,9 +2,9 @@
 
 python -m tests.dashboard.pictures [FOLDER]
 
-They are taken of a recorded example, of that against a healthy one (Compare), of a made-up what-if, of a simulated engine
-while it has a fault (`live-`), and of what the ledgers of a scenario believed (`scenario-`). Look at them afterwards: they
-are how a reader sees the pages first.
+They are taken of a recorded example, of that against a healthy one (Compare), of a made-up what-if, of a simulated
+engine while it has a fault (`live-`), and of what the ledgers of a scenario believed (`scenario-`). Look at them
+afterwards: they are how a reader sees the pages first.
 """
 
 from __future__ import annotations
