@@ -157,15 +157,18 @@ def _open_live(given: dict[str, Any], doors: Doors) -> Iterator[Provider]:
 
 
 def _load(names: Sequence[str], expect_ranks: int | None, doors: Doors) -> Provider:
-    from dprankdiag.dashboard.provider import show_ledgers, show_runs, show_saved
+    from dprankdiag.dashboard.provider import show_ledgers, show_runs, show_saved, show_what_if
     from dprankdiag.store.bundle import is_bundle, load_bundle
     from dprankdiag.store.ledger_record import is_ledger_record, load_ledgers
+    from dprankdiag.store.whatif_file import is_whatif, load_whatif
 
     if names:
         paths = [Path(name) for name in names]
         _check_paths(paths)
         if len(paths) == 1 and is_ledger_record(paths[0]):
             return show_ledgers(paths[0].name, load_ledgers(paths[0]))
+        if len(paths) == 1 and is_whatif(paths[0]):
+            return show_what_if(paths[0].name, load_whatif(paths[0]))
         bundles = [path for path in paths if is_bundle(path)]
         if len(bundles) == len(paths):
             return show_runs(_name_apart(paths), [load_bundle(path) for path in paths])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+from dprankdiag.dashboard.asked import Asked
 from dprankdiag.dashboard.history import Event, EventLog, History
 from dprankdiag.dashboard.runs import SavedRuns
 from dprankdiag.errors import DprankdiagError
@@ -22,6 +23,7 @@ from dprankdiag.model.dispatches import LedgerRecord
 from dprankdiag.model.ledgers import LedgerAnswer, NoData
 from dprankdiag.model.results import find_table
 from dprankdiag.model.schema import Columns, take_rows
+from dprankdiag.model.whatif import WhatIf
 from dprankdiag.pipelines.compare import Input
 from dprankdiag.pipelines.record import Asker
 from dprankdiag.pipelines.step_record import StepRecord
@@ -36,6 +38,8 @@ _OF_THE_TICK = 1
 """Generation of the objects that a tick made, and younger."""
 
 BELIEFS_ALONE = "What ledgers believed tells of no rank's time, so that no rank is judged: see the page Ledger"
+
+OTHERWISE_ALONE = "What other policies would have made of a load judges no rank: see the page What-if"
 
 NO_RUNS = SavedRuns(())
 
@@ -56,6 +60,7 @@ class Snapshot:
         trouble: why nothing new will come; empty if all is well.
         steps: any step in full, by lockstep group, while its recording is open.
         ledgers: what routers believed at each dispatch; None where nobody has told.
+        asked: what would be under other policies; None where nothing can be asked.
         runs: the bundles that were opened, this one first; empty of what is no bundle.
     """
 
@@ -70,6 +75,7 @@ class Snapshot:
     steps: tuple[StepRecord, ...] = ()
     ledgers: LedgerRecord | None = None
     runs: SavedRuns = NO_RUNS
+    asked: Asked | None = None
 
     def take_step(self, group: int, step: int) -> FullStep:
         """Take all that is known of a step: of an open recording any, of a bundle the worst of its group."""
@@ -132,13 +138,23 @@ def show_saved(
     source: str, diagnosis: Diagnosis, tables: Mapping[str, Columns], steps: tuple[StepRecord, ...] = ()
 ) -> OfflineProvider:
     """Make a provider of a diagnosis that was made already."""
-    return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps))
+    asked = _ask_later(source, diagnosis, tables)
+    return OfflineProvider(Snapshot(0, source, diagnosis, tables, steps=steps, asked=asked))
+
+
+def _ask_later(source: str, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> Asked:
+    def ask() -> WhatIf:
+        from dprankdiag.pipelines.whatif_bundle import ask_bundle
+
+        return ask_bundle(diagnosis, tables, (source,))
+
+    return Asked(ask)
 
 
 def show_runs(names: Sequence[str], saved: Sequence[tuple[Diagnosis, Mapping[str, Columns]]]) -> OfflineProvider:
     """Make a provider of bundles: it shows the first, and compares any two."""
     runs = SavedRuns(tuple(Input(*run, name) for name, run in zip(names, saved, strict=True)))
-    return OfflineProvider(Snapshot(0, names[0], *saved[0], runs=runs))
+    return OfflineProvider(Snapshot(0, names[0], *saved[0], runs=runs, asked=_ask_later(names[0], *saved[0])))
 
 
 def show_ledgers(source: str, record: LedgerRecord) -> OfflineProvider:
@@ -147,6 +163,14 @@ def show_ledgers(source: str, record: LedgerRecord) -> OfflineProvider:
 
     diagnosis = conclude_untimed([], BELIEFS_ALONE, (), (), (), ())
     return OfflineProvider(Snapshot(0, source, diagnosis, {}, ledgers=record))
+
+
+def show_what_if(source: str, result: WhatIf) -> OfflineProvider:
+    """Make a provider of a what-if, which judges no rank."""
+    from dprankdiag.pipelines.untimed import conclude_untimed
+
+    diagnosis = conclude_untimed([], OTHERWISE_ALONE, (), (), (), ())
+    return OfflineProvider(Snapshot(0, source, diagnosis, {}, asked=Asked(lambda: result)))
 
 
 def _rest_from_garbage() -> None:

@@ -34,6 +34,16 @@ def render(result: WhatIf, format_name: str, *, width: int = DEFAULT_WIDTH, colo
     return _render_text(result, width, color)
 
 
+def list_facts(result: WhatIf) -> list[str]:
+    """List what stands beside the headline."""
+    return list(_list_facts(result))
+
+
+def list_sections(result: WhatIf) -> list[tuple[str, Sequence[str]]]:
+    """List what a what-if rests on, what it cannot tell, and its notes, each with its heading."""
+    return list(_list_sections(result))
+
+
 def make_document(result: WhatIf) -> dict[str, Any]:
     """Write a what-if as one object, numbers as published; times are whole ns."""
     plain = _round_times(asdict(result))

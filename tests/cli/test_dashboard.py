@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dprankdiag.cli import main
+from dprankdiag.views.whatif import render
 from tests.conftest import ROOT
+from tests.dashboard.whatifs import make_whatif
 from tests.pipelines.test_doctor import configuration, loads, sglang_page
 from tests.small_engine import SmallEngine, serve
 
@@ -81,6 +83,14 @@ def test_several_bundles_are_opened_to_be_compared(tmp_path: Path) -> None:
     assert result.exit_code == 2
     told = f"bundles are shown with bundles only; save the others as bundles: dprankdiag analyze {EXAMPLE} -o X.dprank"
     assert told in result.stderr
+
+
+@pytest.mark.slow
+def test_a_what_if_is_opened_as_it_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    path.write_text(render(make_whatif(), "json"))
+    with start(path) as (address, _):
+        assert "see the page What-if" in httpx.get(f"{address}/download/diagnosis.md").text
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 python -m tests.dashboard.pictures [FOLDER]
 
-They are taken of a recorded example, of a simulated engine while it has a fault (`live-`), and of what the ledgers of a
-scenario believed (`scenario-`). Look at them afterwards:
-they are how a reader sees the pages first.
+They are taken of a recorded example, of that against a healthy one (Compare), of a made-up what-if, of a simulated
+engine while it has a fault (`live-`), and of what the ledgers of a scenario believed (`scenario-`). Look at them
+afterwards: they are how a reader sees the pages first.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from dprankdiag.dashboard.pages import PAGES
-from dprankdiag.dashboard.provider import Provider, show_ledgers
+from dprankdiag.dashboard.provider import Provider, show_ledgers, show_runs, show_what_if
 from dprankdiag.harness.scenario_ledger import record_ledgers
 from dprankdiag.harness.scenarios import find_scenario
 from tests.conftest import ROOT
 from tests.dashboard.sight import PATIENCE_MS, show_example, visit, wait_for_figures
+from tests.dashboard.whatifs import make_whatif
 from tests.dashboard.worlds import ENDS_S, names_cause, set_stage
 from tests.views.browser import find_browser, start_browser
 
 FOLDER = ROOT / "docs" / "images"
 EXAMPLE = "load-one-rank.sqlite"
+HEALTHY = "healthy.sqlite"
 SCENARIO = "polled"
 SCHEMES = ("light", "dark")
 WIDTH, HEIGHT = 1200, 1100
@@ -71,6 +73,13 @@ def take_all(browser: Browser, provider: Provider, prefix: str, paths: set[str])
         context.close()
 
 
+def open_two() -> Provider:
+    """Open the example before, and a healthy run after."""
+    examples = [show_example(name).snapshot for name in (EXAMPLE, HEALTHY)]
+    names = [example.source.replace(".sqlite", ".dprank") for example in examples]
+    return show_runs(names, [(example.diagnosis, example.tables) for example in examples])
+
+
 def main(folder: Path = FOLDER) -> None:
     """Take all pictures."""
     found = find_browser()
@@ -82,8 +91,10 @@ def main(folder: Path = FOLDER) -> None:
         stage = stack.enter_context(set_stage())
         stage.pass_until(names_cause, most_s=ENDS_S)
         stage.pass_until(lambda _: stage.seconds == ENDS_S, most_s=ENDS_S)
-        every = {page_of.path for page_of in PAGES} - {"/ledger"}
+        every = {page_of.path for page_of in PAGES} - {"/ledger", "/compare", "/whatif"}
         pictures = [*take_all(browser, show_example(EXAMPLE), "", every)]
+        pictures += take_all(browser, open_two(), "", {"/compare"})
+        pictures += take_all(browser, show_what_if("options.json", make_whatif()), "", {"/whatif"})
         pictures += take_all(browser, stage.provider, "live-", LIVE)
         believed = show_ledgers(f"{SCENARIO}.json", record_ledgers(find_scenario(SCENARIO)))
         pictures += take_all(browser, believed, "scenario-", {"/ledger"})

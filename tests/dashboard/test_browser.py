@@ -10,10 +10,12 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from dprankdiag.dashboard.pages import PAGES
-from dprankdiag.dashboard.provider import show_saved
+from dprankdiag.dashboard.provider import show_runs, show_saved, show_what_if
 from tests import builders
 from tests.dashboard.access import list_barriers
 from tests.dashboard.sight import assert_nothing_wrong, show_example, visit, wait_for_figures
+from tests.dashboard.whatifs import make_whatif
+from tests.pipelines.test_compare import late, side
 from tests.views.results import make_tables
 
 pytestmark = pytest.mark.slow
@@ -28,6 +30,7 @@ FIGURES = {
     "/layers": 1,
     "/ledger": 0,
     "/compare": 0,
+    "/whatif": 1,
     "/export": 0,
 }
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
@@ -200,6 +203,48 @@ def test_hostile_names_of_kernels_are_shown_and_not_obeyed(context: BrowserConte
         expect(page.locator(".hoverlayer", has_text="bold")).to_have_count(1)
         assert page.locator("img, main b b").count() == 0
         assert page.title() != "owned"
+        assert_nothing_wrong(seen)
+
+
+def test_the_way_leads_from_the_blame_of_a_step_to_its_chain_and_on_to_the_kernels(context: BrowserContext) -> None:
+    with visit(context, show_example(EXAMPLE)) as seen:
+        page = seen.go("/blame")
+        wait_for_figures(page, 4)
+        expect(page.locator("h2", has_text="The chain of blame of step 10")).to_be_visible()
+        page.mouse.click(*find_point(page, 1, 5.5 / 19, 3.5 / 8))
+        expect(page).to_have_url(re.compile(r"/blame\?group=0&step=5&rank=3$"))
+        expect(page.locator("h2", has_text="The chain of blame of step 5")).to_be_visible()
+        page.get_by_role("link", name="step after →").press("Enter")
+        expect(page.locator("h2", has_text="The chain of blame of step 6")).to_be_visible()
+        page.get_by_role("link", name="Rank 3").first.press("Enter")
+        expect(page).to_have_url(re.compile(r"/timeline\?group=0&step=6&rank=3&meeting=0$"))
+        expect(page.locator("section").last).to_contain_text("Rank 3 comes last")
+        assert_nothing_wrong(seen)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_two_bundles_are_compared_and_their_sides_swapped(context: BrowserContext, scheme: str) -> None:
+    runs = [side(late(mean_ns), claimed=mean_ns > 0) for mean_ns in (400_000, 0)]
+    provider = show_runs(["slow.dprank", "fast.dprank"], [(run.diagnosis, run.tables) for run in runs])
+    with visit(context, provider, scheme) as seen:
+        page = seen.go("/compare")
+        wait_for_figures(page, 2)
+        expect(page.locator(".outcome .status")).to_have_text("better")
+        assert_nothing_wrong(seen)
+        page.get_by_role("link", name="swap the sides").press("Enter")
+        expect(page.locator(".outcome .status")).to_have_text("worse")
+        expect(page).to_have_url(re.compile(r"/compare\?before=1&after=0$"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_to_set_is_copied_from_a_what_if(context: BrowserContext, scheme: str) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    with visit(context, show_what_if("options.json", make_whatif()), scheme) as seen:
+        page = seen.go("/whatif")
+        wait_for_figures(page, 1)
+        page.get_by_role("button", name="copy --load-balance-method total_tokens").click()
+        expect(page.locator(".copy[data-done=copied]")).to_have_count(1)
+        assert page.evaluate("navigator.clipboard.readText()") == "--load-balance-method total_tokens"
         assert_nothing_wrong(seen)
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dprankdiag.dashboard.pages import blame, compare, export, imbalance, layers, ledger, timeline, verdict, waiting
+from dprankdiag.dashboard.pages import (
+    blame,
+    compare,
+    export,
+    imbalance,
+    layers,
+    ledger,
+    timeline,
+    verdict,
+    waiting,
+    whatif,
+)
 from dprankdiag.dashboard.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
@@ -14,6 +25,7 @@ PAGES: tuple[Page, ...] = (
     layers.PAGE,
     ledger.PAGE,
     compare.PAGE,
+    whatif.PAGE,
     export.PAGE,
 )
 """What there is to open, the answer first. What needs data that nothing keeps yet has no page here."""

@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dprankdiag.views.figures.base import BLUE, GREY, LEAST_PX, MOST_PX, VERMILION, escape_label, make_figure
+from dprankdiag.views.figures.base import BLUE, GREY, LEAST_PX, MOST_PX, PURPLE, VERMILION, escape_label, make_figure
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-Sense = Literal["better", "worse", "neither"]
-COLORS: dict[Sense, str] = {"better": BLUE, "worse": VERMILION, "neither": GREY}
-SYMBOLS: dict[Sense, str] = {"better": "triangle-up", "worse": "triangle-down", "neither": "circle"}
+Sense = Literal["better", "worse", "neither", "bound"]
+COLORS: dict[Sense, str] = {"better": BLUE, "worse": VERMILION, "neither": GREY, "bound": PURPLE}
+SYMBOLS: dict[Sense, str] = {
+    "better": "triangle-up",
+    "worse": "triangle-down",
+    "neither": "circle",
+    "bound": "triangle-left",
+}
 ROW_PX = 34
+SIZE_PX = 11
 MARGIN = 0.06
 
 
@@ -24,13 +30,14 @@ class Bar:
 
     Attributes:
         label: unique in a figure.
+        value: None where only the bounds are known; they must be then.
         low, high: bounds; None where they are not known.
-        sense: whether it is clearly better or worse than nothing.
+        sense: whether it is clearly better or worse than nothing; or a bound that is no estimate.
         text: shown over it.
     """
 
     label: str
-    value: float
+    value: float | None
     low: float | None
     high: float | None
     sense: Sense
@@ -51,17 +58,22 @@ def draw_intervals(bars: Sequence[Bar], title: str, senses: dict[Sense, str]) ->
         mine = [bar for bar in bars if bar.sense == sense]
         if not mine:
             continue
-        above = [0.0 if bar.high is None else bar.high - bar.value for bar in mine]
-        below = [0.0 if bar.low is None else bar.value - bar.low for bar in mine]
+        middle = [_find_middle(bar) for bar in mine]
+        above = [0.0 if bar.high is None else bar.high - at for bar, at in zip(mine, middle, strict=True)]
+        below = [0.0 if bar.low is None else at - bar.low for bar, at in zip(mine, middle, strict=True)]
         traces.append(
             graph_objects.Scatter(
-                x=[bar.value for bar in mine],
+                x=middle,
                 y=[escape_label(bar.label) for bar in mine],
                 error_x={"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 2},
                 customdata=[escape_label(bar.text) for bar in mine],
                 mode="markers",
                 name=name,
-                marker={"color": COLORS[sense], "symbol": SYMBOLS[sense], "size": 11},
+                marker={
+                    "color": COLORS[sense],
+                    "symbol": SYMBOLS[sense],
+                    "size": [0 if bar.value is None else SIZE_PX for bar in mine],
+                },
                 hovertemplate="%{y}<br>%{customdata}<extra></extra>",
             )
         )
@@ -77,6 +89,11 @@ def draw_intervals(bars: Sequence[Bar], title: str, senses: dict[Sense, str]) ->
     across = {"title": {"text": title}, "zeroline": True, "zerolinewidth": 2, "range": _find_range(bars)}
     height = min(max(ROW_PX * len(bars) + 120, LEAST_PX - 60), MOST_PX)
     return make_figure(traces, height, xaxis=across, yaxis=down)
+
+
+def _find_middle(bar: Bar) -> float:
+    """Find where a bar is hung up: at its number, or in the middle of its bounds."""
+    return ((bar.low or 0.0) + (bar.high or 0.0)) / 2 if bar.value is None else bar.value
 
 
 def _find_range(bars: Sequence[Bar]) -> list[float]:
