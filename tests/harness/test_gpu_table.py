@@ -43,10 +43,12 @@ def table(folder: Path) -> tuple[int, list[str]]:
 def test_what_was_planted_stands_beside_what_is_said(tmp_path: Path) -> None:
     make(tmp_path, "right")
     make(tmp_path, "quiet", planted=False)
+    stamps = [{"rank": 0, "wait_ns": 80_000_000}, {"rank": 2, "wait_ns": 7_000_000}]
+    (tmp_path / "right/stamps.json").write_text(json.dumps(stamps))
     code, lines = table(tmp_path)
     assert code == 0
-    assert lines[2].startswith("| quiet | healthy | healthy | yes | - | - | - |")
-    wanted = "| right | load.context [2] steady | load.context [2] steady | yes | 26.0 % | 25.0 % | 0.95 |"
+    assert lines[2].startswith("| quiet | healthy | healthy | yes | - | - | - | - |")
+    wanted = "| right | load.context [2] steady | load.context [2] steady | yes | 26.0 % | 25.0 % | 0.95 | 2 (7 ms) |"
     assert lines[3].startswith(wanted)
     assert lines[-1] == "2 of 2 right"
 
