@@ -33,7 +33,12 @@ _BARE = ("sockets", "model")
     help="What the ranks are [what this machine has: nccl, single-gpu, gloo, sockets].",
 )
 @click.option("--python", metavar="PATH", help="Interpreter that has torch [this one, else the system's].")
-@click.option("--format", "format_name", type=click.Choice(["nsys", "torch"]), help="What is written.")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["nsys", "torch"]),
+    help="Nsight Systems exports or torch profiler traces [by the executor].",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def run(
     output: Path,

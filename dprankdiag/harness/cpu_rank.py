@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,13 +22,19 @@ from dprankdiag.harness.torch_listeners import listen
 _WARM_UP = 3
 
 
-def hurry() -> None:
-    """Let what else runs on this machine wait for this process, where that is allowed.
+@contextmanager
+def hurry() -> Iterator[None]:
+    """Let what else runs on this machine wait for this thread and those it starts, where that is allowed.
 
-    It sleeps nearly all the time; but on a busy machine it would wake up late, and others would wait for that.
+    A rank sleeps nearly all the time; but on a busy machine it would wake up late, and its peers would wait for that.
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def carry_out(orders: Orders, device: Device, group: Collectives, log: Log) -> None:
@@ -47,10 +53,10 @@ def run_rank(orders: Orders, links: tuple[socket.socket, socket.socket], answer:
         links: to the next rank and from the last one.
         answer: where the ranges are sent.
     """
-    hurry()
     group, log = Ring(orders.rank, orders.ranks, *links), Log(listen())
     try:
-        carry_out(orders, CpuDevice(group, orders.rank), group, log)
+        with hurry():
+            carry_out(orders, CpuDevice(group, orders.rank), group, log)
     finally:
         group.close()
     answer.send(log.rows)

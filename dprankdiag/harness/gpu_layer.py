@@ -91,6 +91,7 @@ class Layer:
         self.heads, self.width, self.depth = HEADS // min(shrink, 4), WIDTH // shrink, DEPTH // shrink
         self.tokens, self.held, self.most_rows = _TOKENS // min(shrink, 4), HELD // shrink**2, MOST_ROWS // shrink
         self.tiles = {name: max(16, size // shrink) for name, size in _TILES.items()}
+        self.router_width, expert_width = ROUTER_WIDTH // shrink, EXPERT_WIDTH // shrink
         kind = torch.float32 if small else torch.float16
 
         def draw(*shape: int) -> Any:
@@ -99,10 +100,10 @@ class Layer:
         self.query, self.cache = draw(GROUPS, self.heads, self.width), draw(self.held, self.width)
         self.attended = torch.zeros((programs, *self.query.shape), device=device, dtype=kind)
         self.rows = draw(self.most_rows, self.depth)
-        self.gate, self.weights = draw(1, self.depth, ROUTER_WIDTH), draw(EXPERTS, self.depth, EXPERT_WIDTH)
-        self.scores = torch.zeros((self.most_rows, ROUTER_WIDTH), device=device, dtype=kind)
+        self.gate, self.weights = draw(1, self.depth, self.router_width), draw(EXPERTS, self.depth, expert_width)
+        self.scores = torch.zeros((self.most_rows, self.router_width), device=device, dtype=kind)
         self.chosen = torch.zeros(self.most_rows, device=device, dtype=torch.int32)
-        self.made = torch.zeros((self.most_rows, EXPERT_WIDTH), device=device, dtype=kind)
+        self.made = torch.zeros((self.most_rows, expert_width), device=device, dtype=kind)
 
     def attend(self, held_tokens: int, prompt_tokens: int, rounds: int) -> None:
         """Attend to what the requests hold, and to a part of a prompt in a kernel of its own."""
@@ -127,7 +128,7 @@ class Layer:
     def sample(self, requests: int) -> None:
         """Choose a token for each request."""
         self._kernels.argmax_sampling_kernel[(self.programs,)](
-            self.scores, self.chosen, requests, self.most_rows, WIDTH=ROUTER_WIDTH, num_warps=_WARPS
+            self.scores, self.chosen, requests, self.most_rows, WIDTH=self.router_width, num_warps=_WARPS
         )
 
     def parts(self, *, held_tokens: int, rows: int, share: float) -> dict[str, Callable[[int], None]]:

@@ -71,12 +71,12 @@ def do_job(job: Job) -> None:
 
 def _do_gloo(job: Job, runs: Sequence[Sequence[Orders]]) -> None:
     rank, ranks = _find_rank()
-    hurry()
-    group = Gloo(rank, ranks, job.rendezvous)
+    with hurry():  # its threads too
+        group = Gloo(rank, ranks, job.rendezvous)
     try:
         for number, orders in enumerate(runs):
             log = Log(listen(profile=job.profile))
-            with _record(job, number, TRACE.format(rank=rank)):
+            with _record(job, number, TRACE.format(rank=rank)), hurry():
                 carry_out(orders[rank], CpuDevice(group, rank), group, log)
             _tell(job, number, rank, log)
         group.all_gather(np.zeros(1))  # all have written

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HEAD = ("fault", "truth", "verdict", "right", "lost, measured", "lost, told", "confidence", "asked for")
+HEAD = ("fault", "truth", "verdict", "right", "lost, measured", "lost, told", "confidence", "waits least", "asked for")
 ALARMS = ("critical", "warning")
 
 
@@ -32,7 +32,7 @@ def judge(case: Path, command: Sequence[str]) -> tuple[str, ...]:
     answer = ask([str(case / path) for path in made["paths"]], command)
     took = f"{time.perf_counter() - start:.1f} s"
     if isinstance(answer, str):
-        return (case.name, say(truths), answer, "no", "-", "-", "-", took)
+        return (case.name, say(truths), answer, "no", "-", "-", "-", waits_least(case), took)
     alarms = [found for found in answer["findings"] if found["severity"] in ALARMS]
     expected = [(true["answerable"], true["ranks"]) for true in truths]
     right = [(found["cause"], found["ranks"]) for found in alarms] == expected
@@ -45,8 +45,18 @@ def judge(case: Path, command: Sequence[str]) -> tuple[str, ...]:
         percent(truths[0]["lost_ns"] / truths[0]["wall_ns"]) if truths else "-",
         percent(first.get("lost_ratio")),
         "-" if not first else f"{first['confidence']:.2f}",
+        waits_least(case),
         took,
     )
+
+
+def waits_least(case: Path) -> str:
+    """Name the rank that waits least by the stamps that collectives on one GPU have taken themselves."""
+    stamps = case / "stamps.json"
+    if not stamps.exists():
+        return "-"
+    least = min(json.loads(stamps.read_text("utf-8")), key=lambda own: own["wait_ns"])
+    return f"{least['rank']} ({least['wait_ns'] / 1e6:.0f} ms)"
 
 
 def ask(paths: Sequence[str], command: Sequence[str]) -> dict[str, Any] | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from dprankdiag.harness.cpu_device import HELD_TOKEN_NS
-from dprankdiag.harness.cpu_rank import run_sockets
+from dprankdiag.harness.cpu_rank import hurry, run_sockets
 from dprankdiag.harness.events import Array
 from dprankdiag.harness.run_plan import Orders, Plan, give_orders
 from dprankdiag.harness.run_record import Ran, write_ranges
@@ -58,3 +59,10 @@ def test_a_rank_that_fails_ends_the_run() -> None:
     broken = replace(orders[1], routed_share=np.zeros((0, 0)))
     with pytest.raises(ConnectionError, match="failed"):
         run_sockets([orders[0], broken])
+
+
+def test_a_rank_hurries_only_while_it_is_told_to() -> None:
+    before = os.sched_getscheduler(0)
+    with hurry():
+        assert os.sched_getscheduler(0) in (before, os.SCHED_RR)  # as far as it is allowed to
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
