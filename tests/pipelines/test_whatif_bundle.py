@@ -59,9 +59,10 @@ def test_all_findings_together_gain_the_whole_loss_and_are_not_the_best_choice()
 
 def test_the_bound_of_routing_is_a_bound() -> None:
     option = find(ask(late()), "load.even_steps")
-    assert (option.basis, option.gain_ratio.interval, option.command) == ("bound", None, None)
-    assert option.gain_ratio.value is not None
-    assert 0 < option.gain_ratio.value < 0.2  # the late rank's work is spread, not gone
+    assert (option.basis, option.gain_ratio.value, option.command) == ("bound", None, None)
+    assert option.gain_ratio.interval is not None
+    low, high = option.gain_ratio.interval
+    assert low == 0 < high < 0.2  # the late rank's work is spread, not gone
 
 
 def test_attention_shared_by_neighbours_is_bounded_where_its_kernels_are_known() -> None:
