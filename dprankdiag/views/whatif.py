@@ -125,8 +125,8 @@ def _describe_gain(option: Option, result: WhatIf) -> str:
     if value is None and interval is None:
         return f"not told{current}"
     low, high = interval or (None, None)
-    between = "" if interval is None else f"{format_ratio(low)} to {format_ratio(high)}"
-    told = f"between {between}" if value is None else f"saves {format_ratio(value)} ({between})"
+    ends = (format_ratio(low), format_ratio(high))
+    told = f"between {' and '.join(ends)}" if value is None else f"saves {format_ratio(value)} ({' to '.join(ends)})"
     alike = ", as good as the first" if option.key in result.best[1:] else ""
     return f"{told}{alike}{current}"
 

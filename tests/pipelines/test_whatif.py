@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.ledgers import Ledger
 from dprankdiag.model.whatif import WhatIf
 from dprankdiag.pipelines.whatif import conclude, read_version
-from dprankdiag.pipelines.whatif_inputs import Said, ask_what_if
+from dprankdiag.pipelines.whatif_inputs import Reach, Said, ask_what_if
 from dprankdiag.pipelines.whatif_ledger import deal_requests, make_ledger_log
 from dprankdiag.pipelines.whatif_readings import join_readings
 from dprankdiag.pipelines.whatif_windows import list_windows
@@ -248,3 +249,52 @@ def test_steps_are_taken_from_the_rank_that_counted_most() -> None:
 def test_a_counter_that_fell_begins_anew() -> None:
     told = ledger(token_gaps=[[50.0], [10.0], [60.0]], token_gap_s=[[2.0], [0.3], [1.3]])
     assert [one.count for one in list_windows(told, 0, 0, lockstep=True)] == [50.0]
+
+
+# --- a range of Prometheus ---
+
+LOOKS, BEGIN_S = 24, 1_790_000_000
+GROWTH = {
+    "prompt_tokens_total": (2_000, 500),
+    "generation_tokens_total": (100, 50),
+    "time_to_first_token_seconds_count": (2, 1),
+    "time_to_first_token_seconds_sum": (0.1, 0.05),
+    "inter_token_latency_seconds_count": (98, 49),
+    "inter_token_latency_seconds_sum": (0.98, 0.49),
+}
+"""What two vLLM ranks count in a second: twice the requests on the first, 10 ms from token to token."""
+
+
+def answer_range(request: httpx.Request) -> httpx.Response:
+    """Answer a range question as Prometheus would, moment by moment."""
+    asked = dict(request.url.params)
+    first, last = (round(float(asked[name])) - BEGIN_S for name in ("start", "end"))
+    series = []
+    for name, growth in {**GROWTH, "num_requests_running": (0, 0), "num_requests_waiting": (0, 0)}.items():
+        for rank, each in enumerate(growth):
+            labels = {"__name__": f"vllm:{name}", "engine": str(rank), "model_name": "m", "instance": "h:1"}
+            points = [[BEGIN_S + at, str(round(each * at, 6))] for at in range(first, min(last, LOOKS) + 1)]
+            series.append({"metric": labels, "values": points})
+    return httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": series}})
+
+
+def test_a_range_of_prometheus_is_dealt_and_served_again() -> None:
+    reach = Reach(
+        since_s=LOOKS,
+        step_s=1,
+        transport=httpx.MockTransport(answer_range),
+        clock=lambda: (BEGIN_S + LOOKS) * 1_000_000_000,
+    )
+    told = ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(version="0.33.0"), reach)
+    assert (told.source.kind, told.source.engine, told.source.ranks) == ("prometheus", "vllm", 2)
+    assert told.source.requests == 3 * LOOKS
+    assert told.fit is not None
+    assert told.fit.observed.startswith("the steps that engines counted")
+
+
+def test_a_server_that_holds_no_engine_is_refused() -> None:
+    nothing = httpx.MockTransport(
+        lambda request: httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": []}})
+    )
+    with pytest.raises(InputError, match="no series of an engine"):
+        ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(), Reach(since_s=30, step_s=15, transport=nothing))
