@@ -13,6 +13,7 @@ from dprankdiag.cli.outputs import check_outputs, write_text
 from dprankdiag.cli.stored import SERVER, read_question, span_options
 from dprankdiag.cli.targets import FILE, access_options, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
+from dprankdiag.cli.whatif_steps import ask_steps, holds_steps, recording_options, refuse_expert_options
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _SAID = ("engine", "version", "policy", "workers", "ranks", "gpus", "chunk_token
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of all engines [one a rank].")
 @click.option("--chunk-tokens", type=click.IntRange(min=1), metavar="N", help="Prompt tokens a step and rank at most.")
 @click.option("--kv-tokens", "capacity_tokens", type=click.IntRange(min=1), metavar="N", help="KV tokens of a rank.")
+@recording_options
 @span_options
 @access_options(timeout_s=30.0)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -56,6 +58,9 @@ def command(context: click.Context, /, **given: Any) -> int:
 
     INPUT is a log of requests (a line of JSON for each, see docs/whatif.md), a recording that dprankdiag record made,
     or prometheus+http://HOST:PORT; a log and a recording of the same time tell most.
+
+    Of a trace or a .dprank bundle, say what its steps would gain by an even load, without each of its faults, and with
+    experts placed by counted tokens.
     """
     check_outputs(given["outputs"], [Path(one) for one in given["inputs"] if "://" not in one], tuple(SUFFIXES))
     result = _ask(given, open_doors(context))
@@ -75,6 +80,9 @@ def _ask(given: Mapping[str, Any], doors: Doors) -> WhatIf:
         raise UsageError("an input is named twice")
     servers = [one for one in given["inputs"] if one.startswith(SERVER)]
     question = read_question(given, servers)
+    if holds_steps(given["inputs"]):
+        return ask_steps(given)
+    refuse_expert_options(given)
     progress = ProgressLine(quiet=given["quiet"], verbose=False)
 
     def note(policy: PolicyOption) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
 from dprankdiag.simulate.cost_windows import WINDOW_ERROR, Window, WindowSpan, list_window_spans
-from dprankdiag.simulate.costs import TERMS, FittedCosts, StepTable, solve_positive, table_steps
+from dprankdiag.simulate.costs import OWN, TERMS, FittedCosts, StepTable, solve_positive, table_steps
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
-ROUNDS = 6
+ROUNDS = 7
 """Times that requests are served again at most; most logs are fitted after four."""
 
 ENOUGH = 1e-3
@@ -29,7 +29,7 @@ ENOUGH = 1e-3
 FREE_ROUNDS = 4
 """Rounds that may do worse than the one before: the first ones come from far away. Later ones go half the way."""
 
-GOOD_RATIO = 0.1
+GOOD_RATIO = 0.005
 """With an error of at most this no other beginning is tried."""
 
 LEAST_NOISE = 0.3
@@ -243,9 +243,20 @@ class Times:
         return most
 
     def search(self, terms: FloatArray) -> FloatArray:
-        """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there."""
-        starts = [terms, *(terms + lift for lift in LIFT_RATIO * np.diag(self.bound()))]
-        return min((self.solve(start) for start in starts), key=self.measure)
+        """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there.
+
+        So each term in turn decides alone who the busiest ranks are, and is lifted beside the others.
+        """
+        alone = np.diag(self.bound())[TERMS.index(OWN[0]) : -1]
+        starts = [terms, *alone, *(terms + LIFT_RATIO * lift for lift in alone)]
+        guess, lean = self.lean(terms)
+        return min((self.solve(start, None, guess, lean) for start in starts), key=self.measure)
+
+    def lean(self, terms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Give the likely share of each term, and how much to lean on it where times do not tell: as noise would."""
+        most, shares = self.bound(), np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
+        noise = self.spread(terms)
+        return most * shares, np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
 
     def solve(
         self,
@@ -379,16 +390,14 @@ def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:
     """
     generator = np.random.default_rng(0)
     most = times.bound()
-    noise = times.spread(terms)
-    shares = np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
-    lean = np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
+    mean_guess, lean = times.lean(terms)
     good = SURE_RATIO * error + SURE_ERROR
 
     def solve(guess: FloatArray, chosen: IntArray | None, other: FloatArray) -> FloatArray:
         found = times.solve(terms + LIFT_RATIO * guess, chosen, guess, lean)
         return found if times.measure(found) <= good else other
 
-    likely = solve(most * shares, None, terms)
+    likely = solve(mean_guess, None, terms)
     guesses = most * generator.dirichlet(GUESSED_SHARES, DRAWS)
     drawn = [
         solve(guess, draw, solve(guess, None, likely))

@@ -93,9 +93,14 @@ def _bet_on(finding: Finding, bets: Sequence[Bet]) -> Bet | None:
 
 def is_right(finding: Finding, world: World) -> bool:
     """Tell whether the first remedy is what is done first where the truth is known, and can be done there."""
-    by_engine = RIGHT[finding.cause]
+    return finding.remedies[0].key == first_remedy(finding.cause, world)
+
+
+def first_remedy(cause: str | None, world: World) -> str | None:
+    """Name what is done first about a cause on the engine of a world."""
+    by_engine = RIGHT.get(cause or "", {})
     engine = world.names if world.names in ("sglang", "vllm") else ""
-    return finding.remedies[0].key == by_engine.get(engine, by_engine.get("", ""))
+    return by_engine.get(engine, by_engine.get(""))
 
 
 def choose(step: int = 1) -> Iterator[tuple[str, World]]:
