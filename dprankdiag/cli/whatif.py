@@ -13,6 +13,7 @@ from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED
 from dprankdiag.cli.outputs import check_outputs, write_text
 from dprankdiag.cli.targets import FILE, access_options, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
+from dprankdiag.cli.whatif_steps import ask_steps, holds_steps, recording_options, refuse_expert_options
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _SAID = ("engine", "version", "policy", "workers", "ranks", "gpus", "chunk_token
 @click.option("--kv-tokens", "capacity_tokens", type=click.IntRange(min=1), metavar="N", help="KV tokens of a rank.")
 @click.option("--since", "since_s", type=Seconds(), default=3600.0, help="How far back a server is asked [1h].")
 @click.option("--step", "step_s", type=Seconds(), default=15.0, help="From one look of it to the next [15s].")
+@recording_options
 @access_options
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -56,6 +58,9 @@ def command(**given: Any) -> int:
 
     INPUT is a log of requests (a line of JSON for each, see docs/whatif.md), a recording that dprankdiag record made,
     or prometheus+http://HOST:PORT; a log and a recording of the same time tell most.
+
+    Of a trace or a .dprank bundle, say what its steps would gain by an even load, without each of its faults, and with
+    experts placed by counted tokens.
     """
     check_outputs(given["outputs"], [Path(one) for one in given["inputs"] if "://" not in one], tuple(SUFFIXES))
     result = _ask(given)
@@ -73,6 +78,9 @@ def _ask(given: Mapping[str, Any]) -> WhatIf:
 
     if len(set(given["inputs"])) < len(given["inputs"]):
         raise UsageError("an input is named twice")
+    if holds_steps(given["inputs"]):
+        return ask_steps(given)
+    refuse_expert_options(given)
     reach = Reach(read_access(given), given["since_s"], given["step_s"])
     progress = ProgressLine(quiet=given["quiet"], verbose=False)
 

@@ -12,7 +12,7 @@ import numpy as np
 from dprankdiag.harness.scenario import Deployment, Scenario
 from dprankdiag.simulate.base import Costs, Request, StepTime, StepWork
 from dprankdiag.simulate.disaggregation import DecodeRules, PrefillRules
-from dprankdiag.simulate.routers.sglang import SglangController
+from dprankdiag.simulate.routers.sglang import SINCE_0_5_13, SglangController
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.workers import Worker
@@ -76,7 +76,8 @@ def _describe(deployment: Deployment) -> dict[str, Any]:
         "ranks": len(front.ranks),
         "block_tokens": BLOCK_TOKENS,
     }
-    if isinstance(front.router, SglangController):
+    if isinstance(front.router, SglangController) and front.router.budget == SINCE_0_5_13:
+        # A rule that no release has goes by no name.
         told["policy"] = front.router.policy
     if isinstance(base, SglangRules | VllmRules):
         told["capacity_tokens"] = base.capacity_tokens

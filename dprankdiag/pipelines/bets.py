@@ -17,7 +17,7 @@ from dprankdiag.pipelines.mixing import mix_level, mix_mean
 from dprankdiag.pipelines.pairs import GroupPair, find_pair
 from dprankdiag.pipelines.sides import GroupSide
 
-NOTHING_DONE = "steps take no less than before: was it done?"
+NOTHING_DONE = "steps take no less, or hardly less, than before: was it done?"
 TOO_WIDE = "the interval holds both no gain and the one predicted: record more steps"
 UPPER_BOUND = "the prediction was an upper bound"
 
@@ -161,10 +161,11 @@ def _judge(predicted: StepGain, measured: Measured, remedy: Remedy, scale: float
         return "cannot_tell", f"no gain was predicted: {remedy.why_no_gain or 'its basis is ' + remedy.basis}"
     if scale <= 0:
         return "cannot_tell", "the kind of step that it costs is only in the recording before"
-    least = predicted.interval[0] if predicted.interval is not None else predicted.ratio
+    least, most = predicted.interval or (predicted.ratio, predicted.ratio)
     low, high = measured.gain.interval
-    if low > 0:
-        if high >= least:
-            return "kept", None
+    if low > 0 and high >= least:
+        return "kept", None
+    # The replay is not sure of less than this, so that a smaller gain does not speak for the remedy.
+    if low > (most - least) / 2:
         return "partly", UPPER_BOUND if remedy.basis == "bound" else None
     return ("cannot_tell", TOO_WIDE) if high >= least else ("not_kept", NOTHING_DONE)

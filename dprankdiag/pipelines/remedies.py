@@ -58,10 +58,14 @@ def _make_remedy(action: Action, whole: Gain) -> Remedy:
     return Remedy(action.key, action.text, None, DOCUMENTED, why_no_gain=unknown)
 
 
-def advise(diagnosis: Diagnosis) -> Diagnosis:
-    """Give every remedy its command on the engine that was seen, the best one first, and add control experiments."""
+def advise(diagnosis: Diagnosis, said: Serving | None = None) -> Diagnosis:
+    """Give every remedy its command on the engine that was seen, the best one first, and add control experiments.
+
+    Args:
+        said: the engine, where the user says which it is.
+    """
     engines = {finding.engine for finding in diagnosis.findings}
-    serving = {engine: find_serving(diagnosis, engine) for engine in engines}
+    serving = {engine: said or find_serving(diagnosis, engine) for engine in engines}
     return replace(
         diagnosis, findings=tuple(_advise_finding(item, serving[item.engine]) for item in diagnosis.findings)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,16 @@ def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
     for policy in list_policies(situation):
         note(policy)
         priced.append(_price(case, fit, base, policy, hours))
+    astray = max((abs(each.gain.value) for each in priced if each.option.is_current and each.gain), default=0.0)
+    if astray > MOST_ERROR_RATIO:
+        reason = (
+            f"the policy in use, served again, takes {format_ratio(astray)} other time than what was recorded: which "
+            "request came when, or what steps cost, is not known well enough"
+        )
+        return _abstain(case, Unpriced("gain_ratio", reason, (), "give a log of requests together with a recording"))
+    if astray > 0:
+        # What the model makes of the policy in use is known to be nothing; it errs as much elsewhere.
+        priced = [_widen(each, astray) for each in priced]
     replayed = _make_service(base_figures, fit.miss_ratio, hours, None)
     return _rank(case, fit, replayed, priced)
 
@@ -155,6 +166,18 @@ def _price(case: Case, fit: Fit, base: Run, policy: PolicyOption, hours: float |
         reasons=tuple(f"{run.refused} requests fit no pool" for run in runs[:1] if run.refused),
     )
     return _Priced(option, gain, mean)
+
+
+def _widen(priced: _Priced, astray: float) -> _Priced:
+    """Widen the interval of a gain by what the model is known to miss."""
+    figure = priced.option.gain_ratio
+    if figure.value is None or figure.interval is None:
+        return priced
+    low, high = (
+        figure.value + math.copysign(math.hypot(end - figure.value, astray), sign)
+        for end, sign in zip(figure.interval, (-1.0, 1.0), strict=True)
+    )
+    return replace(priced, option=replace(priced.option, gain_ratio=Figure(figure.value, (low, high))))
 
 
 def _pool(drawn: Sequence[Drawn]) -> Drawn:

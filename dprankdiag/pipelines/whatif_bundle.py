@@ -18,7 +18,7 @@ from dprankdiag.model.diagnosis import Diagnosis, Finding, Interval
 from dprankdiag.model.expert_counts import ExpertCounts
 from dprankdiag.model.results import COMPONENTS, WORK
 from dprankdiag.model.schema import Columns
-from dprankdiag.model.serving import Serving
+from dprankdiag.model.serving import UNKNOWN_SERVING, Serving
 from dprankdiag.model.whatif import (
     UNKNOWN,
     Basis,
@@ -31,7 +31,7 @@ from dprankdiag.model.whatif import (
     Verdict,
     WhatIf,
 )
-from dprankdiag.pipelines.remedies import find_serving
+from dprankdiag.pipelines.remedies import advise, find_serving
 from dprankdiag.pipelines.sides import GroupSide, read_groups
 from dprankdiag.pipelines.whatif_experts import ExpertPlan, price_experts
 from dprankdiag.units import format_ratio
@@ -67,6 +67,7 @@ def ask_bundle(
     paths: Sequence[str],
     counts: ExpertCounts | None = None,
     plan: ExpertPlan | None = None,
+    said: Serving = UNKNOWN_SERVING,
 ) -> WhatIf:
     """Price every option that a recording tells of.
 
@@ -74,6 +75,7 @@ def ask_bundle(
         paths: as given, for messages and as where it came from.
         counts: tokens by expert, counted at the same time.
         plan: what rearranging experts costs.
+        said: what the user says of the engine, before what the recording shows.
 
     Raises:
         UsageError: a plan that does not divide.
@@ -85,7 +87,9 @@ def ask_bundle(
         raise InputError(what, where=", ".join(paths), mend="give a trace or a bundle of one, or a request log")
     number = int(np.argmax([float(side.measured_ns.sum()) for side in sides]))
     side = sides[number]
-    serving = find_serving(diagnosis, side.engine)
+    seen = find_serving(diagnosis, side.engine)
+    serving = Serving(said.engine or seen.engine, said.release or seen.release)
+    diagnosis = advise(diagnosis, serving)
     recorded = Recorded(diagnosis, tables, side, number, serving, _find_hours(diagnosis, side))
     options = [*_price_findings(recorded), *_price_load(recorded)]
     layouts, unpriced = _price_layouts(recorded)
@@ -152,15 +156,20 @@ def _make_option(
     return _add_hours(option, recorded)
 
 
+def _bound(most: float) -> Figure:
+    """Say that a gain is no more than a bound; how much it is nobody knows."""
+    return Figure(None, (0.0, most))
+
+
 def _add_hours(option: Option, recorded: Recorded) -> Option:
     """Add the GPU-hours that are left if the time saved is given back."""
     hours, gain = recorded.hours_day, option.gain_ratio
-    if hours is None or gain.value is None:
+    if hours is None:
         return option
     bounds: Interval | None = None
     if gain.interval is not None:
         bounds = (hours * (1 - gain.interval[1]), hours * (1 - gain.interval[0]))
-    left = Figure(hours * (1 - gain.value), bounds)
+    left = Figure(None if gain.value is None else hours * (1 - gain.value), bounds)
     return replace(option, served=replace(option.served, gpu_hours_day=left))
 
 
@@ -189,7 +198,7 @@ def _price_load(recorded: Recorded) -> Iterator[Option]:
     gain = max(float(saved.sum()), 0.0) / float(recorded.side.measured_ns.sum())
     yield _make_option(
         recorded, "load.even_steps", "load", "attention spread evenly in every step, as no router can", None,
-        Figure(gain), "bound",
+        _bound(gain), "bound",
     )  # fmt: skip
 
 
@@ -257,7 +266,7 @@ def _price_layouts(recorded: Recorded) -> tuple[list[Option], list[Unpriced]]:
     gain = max(saved, 0.0) / float(recorded.side.measured_ns.sum())
     command = choose_command(_list_layout_commands(n_ranks), recorded.serving)
     title = "attention of two neighbours shared between them, without the time of the collectives that this adds"
-    return [_make_option(recorded, key, "layout", title, command, Figure(gain), "bound")], [other]
+    return [_make_option(recorded, key, "layout", title, command, _bound(gain), "bound")], [other]
 
 
 def _list_layout_commands(n_ranks: int) -> tuple[Command, ...]:
@@ -332,7 +341,7 @@ def _conclude(
     notes: tuple[str, ...],
 ) -> WhatIf:
     """Order the options by gain; the best are those that can be had, not bounds nor all findings together."""
-    ordered = sorted(options, key=lambda item: (-(item.gain_ratio.value or 0.0), item.key))
+    ordered = sorted(options, key=lambda item: (item.basis == "bound", -(item.gain_ratio.value or 0.0), item.key))
     real = [item for item in ordered if item.basis != "bound" and item.key != "fault.all" and _gains(item)]
     best = [item for item in real if _is_tied(item, real[0])]
     tied = {item.key: tuple(other.key for other in best if other is not item) for item in best}

@@ -149,7 +149,7 @@ def _deal_rank(
             # A long prompt is counted chunk by chunk: what comes without an arrival is of the last that came.
             open_requests[-1].prompt += float(prompts[look])
             open_requests[-1].cached += float(cached[look])
-        _generate(open_requests, float(tokens[look]), running[look + 1])
+        _generate(open_requests, float(tokens[look]), max(running[look], running[look + 1]))
         while len(open_requests) > max(inside[look + 1], 0):
             yield _close(open_requests.pop(0), worker, rank)
     for one in open_requests:

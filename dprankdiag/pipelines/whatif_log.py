@@ -19,7 +19,7 @@ from dprankdiag.simulate.cost_fit import Observed, fit_requests
 from dprankdiag.simulate.cost_windows import WINDOW_ERROR
 from dprankdiag.simulate.replay import Site, list_traffic
 
-DEALT_ERROR = 0.02
+DEALT_ERROR = 0.005
 """What counted time is off by where requests are dealt from counters, as a share: who was served when is not exact."""
 
 MOST_REQUESTS = 4_000

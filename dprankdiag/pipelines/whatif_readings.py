@@ -23,7 +23,10 @@ def join_readings(alike: WhatIf, one_long: WhatIf) -> WhatIf:
         one_long: one of them taken to be as long as it can be.
     """
     if not alike.options or not one_long.options:
-        return alike if not alike.options else one_long
+        told = alike if alike.options else one_long
+        wrong = "alike" if told is one_long else "so that one was long"
+        note = f"requests that came between two looks, if they were {wrong}, would not have taken the observed time"
+        return replace(told, notes=(*told.notes, note)) if told.options else told
     others = {option.key: option for option in one_long.options}
     options = tuple(_join_options(option, others[option.key]) for option in alike.options if option.key in others)
     replayed = alike.replayed

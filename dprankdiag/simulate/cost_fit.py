@@ -16,7 +16,7 @@ import numpy as np
 from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
 from dprankdiag.simulate.cost_windows import WINDOW_ERROR, Window, WindowSpan, list_window_spans
-from dprankdiag.simulate.costs import TERMS, FittedCosts, StepTable, solve_positive, table_steps
+from dprankdiag.simulate.costs import OWN, TERMS, FittedCosts, StepTable, solve_positive, table_steps
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
@@ -29,7 +29,7 @@ ENOUGH = 1e-3
 FREE_ROUNDS = 4
 """Rounds that may do worse than the one before: the first ones come from far away. Later ones go half the way."""
 
-GOOD_RATIO = 0.1
+GOOD_RATIO = 0.005
 """With an error of at most this no other beginning is tried."""
 
 LEAST_NOISE = 0.3
@@ -38,7 +38,7 @@ LEAST_NOISE = 0.3
 LIFT_RATIO = 0.1
 """Of the most that a term could be, what it is lifted by to begin elsewhere."""
 
-TURNS = 6
+TURNS = 4
 """Times that the busiest ranks, and the times that are far off, are found anew for one run."""
 
 FAR = 3.0
@@ -58,7 +58,7 @@ Attention reads every token of the context, and a row costs little beside that, 
 by the times or not at all.
 """
 
-DRAWS = 40
+DRAWS = 24
 LEAST_ROWS = 2 * len(TERMS)
 """Fewer times than that cannot tell terms from noise."""
 
@@ -199,8 +199,10 @@ class Times:
         step_ns = float(np.median(np.concatenate([table.total_ns for table in tables]))) if tables else 1.0
         scatter_ns = STEP_SCATTER * target / np.sqrt(np.maximum(steps, 1.0))
         self.weight = 1.0 / np.hypot(scatter_ns, step_ns)
+        self._unseen = np.zeros(len(target), bool)
         for span in spans:
             if isinstance(span, WindowSpan):
+                self._unseen[span.rows] = ~span.is_seen
                 # Whole steps were counted, and no moment cuts one.
                 edge_ns = window_error_ratio * target[span.rows]
                 self.weight[span.rows] = np.where(span.is_seen, 1.0 / np.hypot(scatter_ns[span.rows], edge_ns), 0.0)
@@ -221,10 +223,12 @@ class Times:
     def measure(self, terms: FloatArray) -> float:
         """Measure the error of terms, 0 to 1: errors much larger than `FAR` count as 1 and no more.
 
+        So does a window in which steps were counted and none is served.
+
         Source: Geman and McClure, Bulletin of the International Statistical Institute 52 (1987).
         """
-        squares = self.errors(terms) ** 2
-        return float(np.mean(squares / (squares + FAR**2)))
+        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2)
+        return float(np.mean(1 - FAR**2 / (squares + FAR**2)))
 
     def spread(self, terms: FloatArray) -> float:
         """Give the typical error in these units: the median of the sizes, as a standard deviation."""
@@ -239,9 +243,20 @@ class Times:
         return most
 
     def search(self, terms: FloatArray) -> FloatArray:
-        """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there."""
-        starts = [terms, *(terms + lift for lift in LIFT_RATIO * np.diag(self.bound()))]
-        return min((self.solve(start) for start in starts), key=self.measure)
+        """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there.
+
+        So each term in turn decides alone who the busiest ranks are, and is lifted beside the others.
+        """
+        alone = np.diag(self.bound())[TERMS.index(OWN[0]) : -1]
+        starts = [terms, *alone, *(terms + LIFT_RATIO * lift for lift in alone)]
+        guess, lean = self.lean(terms)
+        return min((self.solve(start, None, guess, lean) for start in starts), key=self.measure)
+
+    def lean(self, terms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Give the likely share of each term, and how much to lean on it where times do not tell: as noise would."""
+        most, shares = self.bound(), np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
+        noise = self.spread(terms)
+        return most * shares, np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
 
     def solve(
         self,
@@ -375,16 +390,14 @@ def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:
     """
     generator = np.random.default_rng(0)
     most = times.bound()
-    noise = times.spread(terms)
-    shares = np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
-    lean = np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
+    mean_guess, lean = times.lean(terms)
     good = SURE_RATIO * error + SURE_ERROR
 
     def solve(guess: FloatArray, chosen: IntArray | None, other: FloatArray) -> FloatArray:
         found = times.solve(terms + LIFT_RATIO * guess, chosen, guess, lean)
         return found if times.measure(found) <= good else other
 
-    likely = solve(most * shares, None, terms)
+    likely = solve(mean_guess, None, terms)
     guesses = most * generator.dirichlet(GUESSED_SHARES, DRAWS)
     drawn = [
         solve(guess, draw, solve(guess, None, likely))

@@ -81,6 +81,7 @@ def _write_finding(page: Page, finding: Finding, diagnosis: Diagnosis) -> None:
     since = [("since", format_moment(finding.onset_ns))] if finding.onset_ns is not None else []
     evidence = [("evidence" if number == 0 else "", item.text) for number, item in enumerate(finding.evidence)]
     todo = [("to do", finding.remedies[0].text)] if finding.remedies else []
+    todo += [("", f"try: {item.command}") for item in finding.remedies[:1] if item.command]
     fields = [*since, ("lost", words.describe_loss(finding, diagnosis)), *evidence, *todo]
     page.add_fields(fields, label_width=8)
 

@@ -67,7 +67,7 @@ def _render_text(result: WhatIf, width: int, color: bool) -> str:
     page.add_line(result.headline, style="bold")
     page.add_line(" | ".join(_list_facts(result)))
     if result.options:
-        page.add_heading(f"Options, by the time that requests save ({_level(result)} intervals)")
+        page.add_heading(f"Options, by the time that {_who_saves(result)} save ({_level(result)} intervals)")
     for option in result.options:
         if _is_told(option, result):
             page.add_line(f"{option.key}: {_describe_gain(option, result)}", indent=3)
@@ -75,7 +75,7 @@ def _render_text(result: WhatIf, width: int, color: bool) -> str:
             page.add_fields([*fields, *(("", reason) for reason in option.reasons)], label_width=3)
     rest = [option.key for option in result.options if not _is_told(option, result)]
     if rest:
-        page.add_fields([("", f"no gain: {', '.join(rest)}")], label_width=0)
+        page.add_line(f"no gain: {', '.join(rest)}", indent=3)
     for heading, columns, rows in _list_tables(result):
         page.add_heading(heading)
         page.add_table(columns, rows, numbers=columns[1:])
@@ -88,7 +88,7 @@ def _render_text(result: WhatIf, width: int, color: bool) -> str:
 def _render_markdown(result: WhatIf) -> str:
     lines = [f"# {_escape(result.headline)}", "", _escape("; ".join(_list_facts(result)))]
     if result.options:
-        lines += ["", f"## Options, by the time that requests save ({_level(result)} intervals)", ""]
+        lines += ["", f"## Options, by the time that {_who_saves(result)} save ({_level(result)} intervals)", ""]
         lines += ["| option | saves | what | set |", "|---|---:|---|---|"]
         lines += [
             f"| `{option.key}` | {_escape(_describe_gain(option, result))} | {_escape(option.title)} | "
@@ -106,6 +106,10 @@ def _render_markdown(result: WhatIf) -> str:
 def _escape(text: str) -> str:
     """Keep what Markdown and HTML would read as their own from being read so."""
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#~" else letter for letter in make_printable(text))
+
+
+def _who_saves(result: WhatIf) -> str:
+    return "steps" if all(option.gain_of == "step_time" for option in result.options) else "requests"
 
 
 def _level(result: WhatIf) -> str:
@@ -131,8 +135,8 @@ def _describe_gain(option: Option, result: WhatIf) -> str:
     if value is None and interval is None:
         return f"not told{current}"
     low, high = interval or (None, None)
-    between = "" if interval is None else f"{format_ratio(low)} to {format_ratio(high)}"
-    told = f"between {between}" if value is None else f"saves {format_ratio(value)} ({between})"
+    ends = (format_ratio(low), format_ratio(high))
+    told = f"between {' and '.join(ends)}" if value is None else f"saves {format_ratio(value)} ({' to '.join(ends)})"
     alike = ", as good as the first" if option.key in result.best[1:] else ""
     return f"{told}{alike}{current}"
 
@@ -161,7 +165,9 @@ def _list_tables(result: WhatIf) -> Iterator[tuple[str, tuple[str, ...], list[tu
     ]
     if runs:
         yield "What each makes of the steps", _STEPS, [_list_step_cells(*run) for run in runs]
-        yield "What requests see of it", _SERVICE, [_list_service_cells(name, served) for name, _, served in runs]
+        told = [_list_service_cells(name, served) for name, _, served in runs]
+        if any(cell != words.ABSENT for row in told for cell in row[1:]):
+            yield "What requests see of it", _SERVICE, told
 
 
 def _list_step_cells(name: str, gain: Figure, served: Service) -> tuple[str, ...]:

@@ -25,8 +25,14 @@ from tests.harness.served_worlds import Clock
 SCATTER = 0.02
 """How much the steps of the logged run scatter."""
 
-POLICY_SCENARIOS = ("long_context", "pattern", "busy_rank", "burst", "cached", "starved", "rooms", "tail", "polled")
-"""Scenarios in which another policy helps."""
+POLICY_SCENARIOS = (
+    *("long_context", "pattern", "busy_rank", "burst", "cached", "starved", "rooms", "tail", "polled"),
+    "even",
+)
+"""Scenarios in which another policy helps, and one in which none does."""
+
+COUNTED_SCENARIOS = ("long_context", "pattern", "busy_rank", "burst", "starved", "tail", "even")
+"""Those of one engine, whose counters tell of its requests."""
 
 RIGHT_WITHIN = 0.01
 """A first choice is right if no other option would really have saved so much more."""
@@ -142,3 +148,53 @@ def hold(scenario: Scenario, paths: Sequence[Path]) -> Held:
     base_ns = time_requests(scenario.serve())
     gains = {key: really_gain(scenario, policy, base_ns, lifts) for key, policy in policies.items()}
     return Held(scenario.name, result, gains)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "whatif.md"
+_MARK = "## How right it is"
+_HEAD = f"""{_MARK}
+
+This part is written by `./dev bench tests/bench/test_whatif.py`; do not edit it. Each scenario of the harness is
+served as it is, with steps that scatter by {SCATTER:.0%}. Its log of requests, or a recording of it (a look a second),
+is all that a what-if sees. Then the same requests are really served under every option, in the harness's own physics.
+A first choice is right if no option would really have saved {100 * RIGHT_WITHIN:.0f} point more; where nothing would
+save as much, none is to be chosen. The error is that of the first choice's gain, or the largest of any option where
+none is chosen.
+"""
+
+
+def tabulate(held: Mapping[str, Sequence[Held]]) -> str:
+    """Write the part of the page that tells how right what-ifs are, by input."""
+    lines = [_HEAD, "| input | scenario | answer | first choice | predicted | interval | really | right |"]
+    lines.append("|---|---|---|---|---:|---|---:|---|")
+    for kind, runs in held.items():
+        lines += [f"| {kind} | `{one.name}` | {_write_answer(one)} |" for one in runs]
+    lines += ["", *(_sum_up(kind, runs) for kind, runs in held.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _write_answer(one: Held) -> str:
+    if one.first is None:
+        right = "no answer" if one.result.verdict == "cannot_tell" else "yes" if one.is_right else "no"
+        return f"{one.result.verdict.replace('_', ' ')} | – | – | – | {one.best_gain:.1%} | {right}"
+    option = next(option for option in one.result.options if option.key == one.first)
+    low, high = option.gain_ratio.interval or (0.0, 0.0)
+    gain = option.gain_ratio.value or 0.0
+    told = f"{one.result.verdict} | `{one.first}` | {gain:.1%} | {low:.1%} to {high:.1%}"
+    return f"{told} | {one.gains[one.first]:.1%} | {'yes' if one.is_right else 'no'}"
+
+
+def _sum_up(kind: str, runs: Sequence[Held]) -> str:
+    told = [one for one in runs if one.result.verdict != "cannot_tell"]
+    right = sum(one.is_right for one in told)
+    error = float(np.median([one.first_error for one in told])) if told else 0.0
+    return (
+        f"- {kind}: of {len(runs)} scenarios {len(told)} are answered, {right} of these with a right first choice; the "
+        f"median error of the gain is {100 * error:.1f} points."
+    )
+
+
+def write_page(text: str, page: Path = PAGE) -> None:
+    """Put the measured part in its place at the end of the page."""
+    before = page.read_text("utf-8").partition(_MARK)[0]
+    page.write_text(before + text, "utf-8")

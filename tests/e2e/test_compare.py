@@ -16,6 +16,7 @@ from dprankdiag.harness.worlds import truth, twin
 from dprankdiag.pipelines.compare import compare
 from dprankdiag.store.bundle import load_bundle
 from dprankdiag.views.comparison import render
+from tests.bench.bets import POINTS, first_remedy
 from tests.e2e.compared import PLAIN, compare_pair, draw_pairs, record, save
 
 PAIRS = (
@@ -43,6 +44,17 @@ def test_a_repaired_fault_is_gone_and_wins_what_it_cost(name: str, tmp_path: Pat
     assert step.interval is not None
     assert step.interval[0] <= -lost_ns <= step.interval[1]
     assert [item.cause for item in found.causes if item.presence == "new"] == []
+    (bet,) = [item for item in found.bets if item.cause == true.cause]
+    assert (bet.verdict, bet.remedy) == ("kept", first_remedy(true.cause, world))
+    assert bet.predicted.ratio == pytest.approx(true.lost_ratio, abs=POINTS)
+    assert bet.measured.ratio == pytest.approx(true.lost_ratio, abs=POINTS)
+
+
+def test_a_remedy_that_was_not_done_is_not_kept(tmp_path: Path) -> None:
+    world = WORLDS["load_context"]
+    before, after = record(world, tmp_path / "before"), record(replace(world, seed=world.seed + 1), tmp_path / "after")
+    (bet,) = compare(before, after, ("balance-tokens",)).bets
+    assert (bet.verdict, bet.is_stated) == ("not_kept", True)
 
 
 @pytest.mark.parametrize("pair", draw_pairs(HEALTHY_PAIRS, HEALTHY_SEED).items(), ids=lambda item: item[0])
@@ -68,7 +80,8 @@ def test_where_overlapped_work_stands_still_makes_no_other_kind_of_step(tmp_path
 
 def test_a_fault_that_moved_is_said_to_have_moved(tmp_path: Path) -> None:
     worlds = [replace(PLAIN, seed=seed, faults=(load_context(rank, 2.5),)) for seed, rank in ((1, 3), (2, 5))]
-    found = compare(*(record(world, tmp_path / str(world.seed)) for world in worlds))
+    before, after = (record(world, tmp_path / str(world.seed)) for world in worlds)
+    found = compare(before, after)
     assert found.causes[0].presence == "moved"
     assert "load.context moved from rank 3 to rank 5" in found.causes[0].summary
 
@@ -81,7 +94,8 @@ def test_bundles_are_compared_as_their_recordings_are(tmp_path: Path) -> None:
         replace(side, diagnosis=load_bundle(path)[0], tables=load_bundle(path)[1])
         for side, path in zip(sides, bundles, strict=True)
     ]
-    assert render(compare(*reopened), "json") == render(compare(*sides), "json")
+    again, first = (render(compare(before, after), "json") for before, after in (reopened, sides))
+    assert again == first
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from dprankdiag.errors import UsageError
 from dprankdiag.model.comparison import Bet
 from dprankdiag.pipelines.compare import Input, compare
 from dprankdiag.pipelines.remedies import advise
-from tests.analysis.builders import annotate
-from tests.pipelines.builders import RANKS, Array, claim, late_for, see
+from tests.analysis.builders import Array, annotate
+from tests.pipelines.builders import RANKS, claim, late_for, see
 from tests.pipelines.sides import give
 
 TAKEN = late_for(0.2)
@@ -58,6 +58,13 @@ def test_a_remedy_that_changes_nothing_is_not_kept_and_asks_whether_it_was_done(
     assert bet.verdict == "not_kept"
     assert bet.reason is not None
     assert "was it done?" in bet.reason
+
+
+def test_a_gain_that_the_replay_is_not_sure_of_does_not_speak_for_the_remedy() -> None:
+    bet = only(side(late(TAKEN)), side(late(0.97 * TAKEN, seed=1, scatter=0.01)))
+    assert bet.measured.ratio is not None
+    assert 0 < bet.measured.ratio < 0.01
+    assert bet.verdict == "not_kept"
 
 
 def test_a_recording_that_scatters_too_much_cannot_tell() -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from dprankdiag.readers.safe_pickle import read_pickle
 DUMPS = Path(__file__).parents[1] / "payloads" / "torch" / "expert-counts"
 
 
-def pack(folder: Path, pickled: bytes, name: str = "dump.pt", **members: bytes) -> Path:
+def pack(folder: Path, pickled: bytes, members: Mapping[str, bytes] | None = None) -> Path:
     """Write an archive as torch.save does, with a pickle of our own."""
-    path = folder / name
+    path = folder / "dump.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("dump/data.pkl", pickled)
-        for member, content in members.items():
+        for member, content in (members or {}).items():
             archive.writestr(f"dump/{member}", content)
     return path
 
@@ -121,7 +122,7 @@ def test_numbers_that_are_cut_short_are_damage(tmp_path: Path) -> None:
     with zipfile.ZipFile(DUMPS / "stat.pt") as archive:
         pickled = archive.read("stat/data.pkl")
     with pytest.raises(DamagedInput, match="cut short"):
-        read_expert_counts([pack(tmp_path, pickled, **{"data/0": b"\0" * 40})])
+        read_expert_counts([pack(tmp_path, pickled, {"data/0": b"\0" * 40})])
     with pytest.raises(DamagedInput, match="cannot be read"):
         read_expert_counts([pack(tmp_path, pickled)])
 

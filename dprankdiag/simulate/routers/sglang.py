@@ -79,6 +79,7 @@ class SglangController:
 
     Attributes:
         policy: as resolved, never `auto`.
+        budget: how it keeps its ledger.
         requests, tokens: the budget, `n_ranks` numbers each.
     """
 
@@ -96,7 +97,7 @@ class SglangController:
         self.requests = [0] * n_ranks
         self.tokens = [0] * n_ranks
         self._log = DecisionLog(keep)
-        self._budget = budget
+        self.budget = budget
         self._active = [rank for rank in range(n_ranks) if active is None or active[rank]]
         self._looks = self.policy in MEASURES
         self._board: Sequence[Load | None] = [None] * n_ranks
@@ -161,7 +162,7 @@ class SglangController:
         ]
 
     def _is_due(self, now_ns: int) -> bool:
-        return self._refreshed_ns is None or now_ns - self._refreshed_ns >= self._budget.refresh_ns
+        return self._refreshed_ns is None or now_ns - self._refreshed_ns >= self.budget.refresh_ns
 
     def _read_board(self) -> tuple[list[Load | None], list[int], list[int]]:
         """Give what is known of each rank, its requests and its tokens, as they are after reading the board."""
@@ -170,7 +171,7 @@ class SglangController:
             if load is None:
                 continue
             read = reads[rank]
-            if self._budget.skips_equal_stamps and read is not None and load.stamp_ns == read.stamp_ns:
+            if self.budget.skips_equal_stamps and read is not None and load.stamp_ns == read.stamp_ns:
                 continue
             reads[rank] = load
             requests[rank] = load.running + load.waiting
@@ -219,9 +220,9 @@ class SglangController:
         return rank
 
     def _count(self, rank: int, request: Request) -> None:
-        if self._budget.counts_requests:
+        if self.budget.counts_requests:
             self.requests[rank] += 1
-        if self._budget.counts_tokens and self.policy == "total_tokens":
+        if self.budget.counts_tokens and self.policy == "total_tokens":
             self.tokens[rank] += request.prompt_tokens
 
 

@@ -1,0 +1,300 @@
+"""What another policy would have made of a load: verdicts, ties, what is not told, and the sums behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from dprankdiag.errors import InputError, UsageError
+from dprankdiag.model.ledgers import Ledger
+from dprankdiag.model.whatif import WhatIf
+from dprankdiag.pipelines.whatif import conclude, read_version
+from dprankdiag.pipelines.whatif_inputs import Reach, Said, ask_what_if
+from dprankdiag.pipelines.whatif_ledger import deal_requests, make_ledger_log
+from dprankdiag.pipelines.whatif_readings import join_readings
+from dprankdiag.pipelines.whatif_windows import list_windows
+from tests.pipelines.whatifs import option, result, serve_uneven, write_log
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> WhatIf:
+    path = write_log(tmp_path_factory.mktemp("log") / "run.jsonl", serve_uneven())
+    return ask_what_if([str(path)], Said())
+
+
+def test_requests_that_crowd_one_rank_are_spread_by_a_policy(uneven: WhatIf) -> None:
+    assert uneven.verdict in ("better", "tied")
+    first = uneven.options[0]
+    assert first.key.endswith("+unpinned")
+    assert first.gain_ratio.interval is not None
+    assert 0.05 < first.gain_ratio.interval[0] <= (first.gain_ratio.value or 0) <= first.gain_ratio.interval[1]
+
+
+def test_a_policy_that_heeds_the_demands_saves_less(uneven: WhatIf) -> None:
+    gains = {one.key: one.gain_ratio.value or 0.0 for one in uneven.options}
+    assert gains["policy.total_tokens"] < gains["policy.total_tokens+unpinned"] - 0.05
+
+
+def test_gains_are_in_order_and_inside_their_intervals(uneven: WhatIf) -> None:
+    gains = [one.gain_ratio.value or 0.0 for one in uneven.options]
+    assert gains == sorted(gains, reverse=True)
+    for one in uneven.options:
+        low, high = one.gain_ratio.interval or (1.0, 0.0)
+        assert low <= (one.gain_ratio.value or 0.0) <= high
+
+
+def test_the_run_served_again_is_as_it_was_measured(uneven: WhatIf) -> None:
+    again = uneven.replayed
+    assert again is not None
+    for name in ("first_token_p50_ns", "token_p50_ns", "generation_tok_s"):
+        seen, told = getattr(uneven.measured, name).value, getattr(again, name).value
+        assert told == pytest.approx(seen, rel=0.05)
+    assert uneven.measured.imbalance_ratio.value is None
+
+
+def test_what_the_log_lacks_is_said(uneven: WhatIf) -> None:
+    assert [one.about for one in uneven.abstentions] == ["gateway.cache_aware"]
+    assert any("one GPU a rank" in note for note in uneven.notes)
+
+
+def test_a_log_without_times_gives_no_gain(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key not in ("ttft_s", "e2e_s")} for row in serve_uneven(30)]
+    told = ask_what_if([str(write_log(tmp_path / "run.jsonl", rows))], Said())
+    assert (told.verdict, told.options) == ("cannot_tell", ())
+    assert told.abstentions[0].lacked == ("ttft_s", "e2e_s")
+
+
+def test_a_log_without_ranks_gives_no_gain(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key != "rank"} for row in serve_uneven(30)]
+    told = ask_what_if([str(write_log(tmp_path / "run.jsonl", rows))], Said())
+    assert told.verdict == "cannot_tell"
+    assert ("rank",) in [one.lacked for one in told.abstentions]
+
+
+def test_an_engine_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "run.jsonl", serve_uneven(20), engine=None)
+    with pytest.raises(InputError, match="--engine"):
+        ask_what_if([str(path)], Said())
+
+
+def test_a_rank_beyond_those_there_are_is_refused(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "run.jsonl", serve_uneven(20), ranks=2)
+    with pytest.raises(InputError, match="is not among"):
+        ask_what_if([str(path)], Said())
+
+
+def test_a_running_engine_is_to_be_recorded_first() -> None:
+    with pytest.raises(UsageError, match="record it first"):
+        ask_what_if(["http://127.0.0.1:1"], Said())
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "page.prom"
+    path.write_text("up 1\n")
+    with pytest.raises(InputError, match="tells of no requests"):
+        ask_what_if([str(path)], Said())
+    with pytest.raises(UsageError, match="no such file"):
+        ask_what_if([str(tmp_path / "absent")], Said())
+
+
+# --- verdicts ---
+
+
+def test_the_option_that_gains_most_is_the_best() -> None:
+    told = conclude(result(option("b", 0.01, 0.0, 0.02), option("a", 0.2, 0.15, 0.25)))
+    assert (told.verdict, told.best, [one.key for one in told.options]) == ("better", ("a",), ["a", "b"])
+    assert "20 %" in told.headline
+
+
+def test_options_that_are_not_told_apart_share_the_first_place() -> None:
+    told = conclude(result(option("a", 0.2, 0.15, 0.25, tied_with=("b",)), option("b", 0.19, 0.1, 0.25)))
+    assert (told.verdict, told.best) == ("tied", ("a", "b"))
+
+
+def test_none_is_better_where_no_gain_can_matter() -> None:
+    told = conclude(result(option("a", 0.004, -0.01, 0.02)))
+    assert (told.verdict, told.best) == ("none_better", ())
+
+
+def test_a_gain_that_may_be_large_or_nothing_is_not_told() -> None:
+    told = conclude(result(option("a", 0.05, -0.02, 0.2)))
+    assert (told.verdict, told.best) == ("cannot_tell", ())
+    assert "20 %" in told.headline
+
+
+def test_an_option_without_a_gain_comes_last() -> None:
+    told = conclude(result(option("a", None), option("b", -0.1, -0.2, -0.05)))
+    assert [one.key for one in told.options] == ["b", "a"]
+
+
+def test_two_readings_that_agree_give_the_middle() -> None:
+    told = join_readings(result(option("a", 0.2, 0.18, 0.22)), result(option("a", 0.24, 0.2, 0.27)))
+    figure = told.options[0].gain_ratio
+    assert figure.value == pytest.approx(0.22)
+    assert figure.interval == (0.18, 0.27)
+
+
+def test_two_readings_that_differ_give_bounds_and_say_why() -> None:
+    told = join_readings(result(option("a", 0.02, 0.01, 0.03)), result(option("a", 0.24, 0.2, 0.27)))
+    one = told.options[0]
+    assert (one.gain_ratio.value, one.gain_ratio.interval) == (None, (0.01, 0.27))
+    assert "if one was long" in one.reasons[0]
+
+
+def test_a_reading_that_does_not_fit_is_dropped_and_said() -> None:
+    told = join_readings(result(), result(option("a", 0.24, 0.2, 0.27)))
+    assert [one.key for one in told.options] == ["a"]
+    assert "would not have taken the observed time" in told.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text, numbers", [("0.5.13.post1", (0, 5, 13)), ("v0.33.0", (0, 33, 0)), (None, None), ("x", None)]
+)
+def test_releases_are_read_as_numbers(text: str | None, numbers: tuple[int, ...] | None) -> None:
+    assert read_version(text) == numbers
+
+
+# --- requests and steps from counters ---
+
+NAN = float("nan")
+
+
+def ledger(**values: list[list[float]]) -> Ledger:
+    arrays = {name: np.array(rows, float) for name, rows in values.items()}
+    moments, ranks = next(iter(arrays.values())).shape
+    return Ledger(
+        "engine",
+        "sglang",
+        "m",
+        None,
+        tuple(range(ranks)),
+        np.arange(moments, dtype=float),
+        0,
+        arrays,
+        np.zeros((moments, ranks), bool),
+    )
+
+
+def counted() -> Ledger:
+    """Two requests come to rank 0 in the first second, and end after two; one to rank 1, which goes on."""
+    return ledger(
+        admitted_requests=[[NAN, 0], [2, 1], [2, 1], [2, 1]],
+        prompt_tokens=[[0, 0], [300, 50], [300, 50], [300, 50]],
+        cached_tokens=[[0, 0], [0, 0], [0, 0], [0, 0]],
+        decode_tokens=[[0, 0], [40, 20], [100, 60], [100, 100]],
+        running_requests=[[0, 0], [2, 1], [0, 1], [0, 1]],
+        waiting_requests=[[0, 0], [0, 0], [0, 0], [0, 0]],
+    )
+
+
+def test_requests_are_dealt_so_that_sums_are_kept() -> None:
+    requests = deal_requests(counted(), 0, "alike")
+    assert [(one.rank, one.prompt_tokens, one.output_tokens) for one in requests] == [
+        (0, 150, 51),
+        (1, 50, 101),
+        (0, 150, 51),
+    ]
+
+
+def test_one_of_those_that_came_between_two_looks_may_be_long() -> None:
+    requests = [one for one in deal_requests(counted(), 0, "one_long") if one.rank == 0]
+    assert sum(one.prompt_tokens for one in requests) == 300
+    assert max(one.prompt_tokens for one in requests) > 200
+
+
+def test_a_chunk_that_is_counted_later_belongs_to_the_last_that_came() -> None:
+    told = counted()
+    values = {**told.values, "prompt_tokens": np.array([[0, 0], [300, 50], [300, 90], [300, 90]], float)}
+    requests = deal_requests(replace(told, values=values), 0, "alike")
+    assert [one.prompt_tokens for one in requests if one.rank == 1] == [90]
+
+
+def test_counters_without_arrivals_or_lengths_are_refused_by_name() -> None:
+    told = counted()
+    for name in ("admitted_requests", "prompt_tokens", "decode_tokens"):
+        values = {key: rows for key, rows in told.values.items() if key != name}
+        with pytest.raises(InputError, match=name):
+            deal_requests(replace(told, values=values), 0, "alike")
+
+
+def test_engines_that_hand_requests_on_are_refused() -> None:
+    with pytest.raises(InputError, match="hand requests on"):
+        make_ledger_log([replace(counted(), role="prefill")], "alike", "run.dprec")
+
+
+def test_the_policy_in_use_is_taken_from_the_engine() -> None:
+    told = replace(counted(), facts={"load_balance_method": "auto", "version": "0.5.23", "num_accelerators": 2})
+    facts = make_ledger_log([told], "alike", "run.dprec").facts
+    assert (facts.policy, facts.version, facts.gpus, facts.ranks) == ("round_robin", "0.5.23", 4, 2)
+
+
+def test_steps_are_taken_from_the_rank_that_counted_most() -> None:
+    told = ledger(
+        load_decode_steps=[[10, 10], [60, 20], [110, 30]],
+        load_decode_step_s=[[1.0, 1.0], [2.0, 1.2], [3.5, 1.4]],
+        load_stamp_s=[[0.5, 0.6], [1.5, 1.6], [2.5, 2.6]],
+    )
+    windows = list_windows(told, 0, 0, lockstep=True)
+    assert [(one.place, one.begin_ns, one.end_ns, one.count) for one in windows] == [
+        (0, 500_000_000, 1_500_000_000, 50.0),
+        (0, 1_500_000_000, 2_500_000_000, 50.0),
+    ]
+    assert [one.total_ns for one in windows] == pytest.approx([1e9, 1.5e9])
+
+
+def test_a_counter_that_fell_begins_anew() -> None:
+    told = ledger(token_gaps=[[50.0], [10.0], [60.0]], token_gap_s=[[2.0], [0.3], [1.3]])
+    assert [one.count for one in list_windows(told, 0, 0, lockstep=True)] == [50.0]
+
+
+# --- a range of Prometheus ---
+
+LOOKS, BEGIN_S = 24, 1_790_000_000
+GROWTH = {
+    "prompt_tokens_total": (2_000, 500),
+    "generation_tokens_total": (100, 50),
+    "time_to_first_token_seconds_count": (2, 1),
+    "time_to_first_token_seconds_sum": (0.1, 0.05),
+    "inter_token_latency_seconds_count": (98, 49),
+    "inter_token_latency_seconds_sum": (0.98, 0.49),
+}
+"""What two vLLM ranks count in a second: twice the requests on the first, 10 ms from token to token."""
+
+
+def answer_range(request: httpx.Request) -> httpx.Response:
+    """Answer a range question as Prometheus would, moment by moment."""
+    asked = dict(request.url.params)
+    first, last = (round(float(asked[name])) - BEGIN_S for name in ("start", "end"))
+    series = []
+    for name, growth in {**GROWTH, "num_requests_running": (0, 0), "num_requests_waiting": (0, 0)}.items():
+        for rank, each in enumerate(growth):
+            labels = {"__name__": f"vllm:{name}", "engine": str(rank), "model_name": "m", "instance": "h:1"}
+            points = [[BEGIN_S + at, str(round(each * at, 6))] for at in range(first, min(last, LOOKS) + 1)]
+            series.append({"metric": labels, "values": points})
+    return httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": series}})
+
+
+def test_a_range_of_prometheus_is_dealt_and_served_again() -> None:
+    reach = Reach(
+        since_s=LOOKS,
+        step_s=1,
+        transport=httpx.MockTransport(answer_range),
+        clock=lambda: (BEGIN_S + LOOKS) * 1_000_000_000,
+    )
+    told = ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(version="0.33.0"), reach)
+    assert (told.source.kind, told.source.engine, told.source.ranks) == ("prometheus", "vllm", 2)
+    assert told.source.requests == 3 * LOOKS
+    assert told.fit is not None
+    assert told.fit.observed.startswith("the steps that engines counted")
+
+
+def test_a_server_that_holds_no_engine_is_refused() -> None:
+    nothing = httpx.MockTransport(
+        lambda request: httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": []}})
+    )
+    with pytest.raises(InputError, match="no series of an engine"):
+        ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(), Reach(since_s=30, step_s=15, transport=nothing))
