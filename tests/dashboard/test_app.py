@@ -82,6 +82,20 @@ def test_a_page_without_its_data_says_how_to_get_them(path: str) -> None:
     assert "dprankdiag" in text
 
 
+def test_a_click_on_blame_over_the_steps_leads_to_the_chain_of_the_step() -> None:
+    clicks = [{"points": [{"x": 12, "y": "3"}]}]
+    found = find_clicked(make_snapshot(), clicks, [{"type": "figure", "key": "blamed-0"}])
+    assert found == "/blame?group=0&step=12&rank=3"
+    snapshot = make_snapshot()
+    worst = int(snapshot.tables["worst_steps"]["step"][0])
+    text = read_text(show(snapshot, f"/blame?group=0&step={worst}").outputs[0])
+    assert f"The chain of blame of step {worst}" in text
+    assert "Rank 3" in text
+    other = read_text(show(snapshot, "/blame?group=0&step=99999").outputs[0])
+    assert "A bundle keeps the meetings of the worst step" in other
+    assert f"The worst step, {worst}" in other
+
+
 def test_an_unknown_address_names_the_pages_there_are() -> None:
     text = read_text(show(make_snapshot(), "/nowhere").outputs[0])
     assert "There is no page /nowhere" in text

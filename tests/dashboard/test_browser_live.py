@@ -166,7 +166,7 @@ def expect_fault(path: str, page: Page) -> None:
     if path == "/imbalance":
         expect(page.locator("figcaption")).to_contain_text("late hosts")
         wait_for_figures(page, 1)
-    if path in ("/timeline", "/layers"):
+    if path in ("/timeline", "/blame", "/layers"):
         expect(page.locator(".missing").first).to_contain_text("dprankdiag capture TARGET")
     if path == "/ledger":
         row = page.locator("tbody tr", has=page.locator("td", has_text="single_point.host"))

@@ -89,7 +89,11 @@ def _show_ways(snapshot: Snapshot, finding: Finding) -> Component:
     else:
         group = find_group(snapshot, finding)
         step = None if group is None else find_worst_step(snapshot, group, finding.window)
-        ways = [("who waits", Place("/waiting")), ("layer by layer", Place("/layers"))]
+        ways = [
+            ("who waits", Place("/waiting")),
+            ("who gates whom", Place("/blame")),
+            ("layer by layer", Place("/layers")),
+        ]
         if step is not None:
             ways.insert(0, (f"step {step} on the timeline", Place("/timeline", group, step, rank)))
     links = [part for text, place in ways for part in (" · ", dcc.Link(text, href=write_address(place)))]
