@@ -15,7 +15,8 @@ from dprankdiag.pipelines.whatif import Case, measure_observed
 from dprankdiag.pipelines.whatif_windows import list_windows
 from dprankdiag.readers.request_log import REQUEST_LOG
 from dprankdiag.simulate.base import FloatArray, IntArray
-from dprankdiag.simulate.cost_fit import Observed, fit_requests
+from dprankdiag.simulate.cost_fit import fit_requests
+from dprankdiag.simulate.cost_times import Observed
 from dprankdiag.simulate.cost_windows import WINDOW_ERROR
 from dprankdiag.simulate.replay import Site, list_traffic
 

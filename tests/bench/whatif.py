@@ -176,7 +176,8 @@ def tabulate(held: Mapping[str, Sequence[Held]]) -> str:
 def _write_answer(one: Held) -> str:
     if one.first is None:
         right = "no answer" if one.result.verdict == "cannot_tell" else "yes" if one.is_right else "no"
-        return f"{one.result.verdict.replace('_', ' ')} | – | – | – | {one.best_gain:.1%} | {right}"
+        best = f"{one.best_gain:.1%}" if one.gains else "–"
+        return f"{one.result.verdict.replace('_', ' ')} | – | – | – | {best} | {right}"
     option = next(option for option in one.result.options if option.key == one.first)
     low, high = option.gain_ratio.interval or (0.0, 0.0)
     gain = option.gain_ratio.value or 0.0
@@ -187,11 +188,14 @@ def _write_answer(one: Held) -> str:
 def _sum_up(kind: str, runs: Sequence[Held]) -> str:
     told = [one for one in runs if one.result.verdict != "cannot_tell"]
     right = sum(one.is_right for one in told)
-    error = float(np.median([one.first_error for one in told])) if told else 0.0
-    return (
-        f"- {kind}: of {len(runs)} scenarios {len(told)} are answered, {right} of these with a right first choice; the "
-        f"median error of the gain is {100 * error:.1f} points."
-    )
+    line = f"- {kind}: {len(told)} of {len(runs)} scenarios are answered, {right} with a right first choice"
+    if told:
+        line += (
+            f"; the median error of the gain is {100 * float(np.median([one.first_error for one in told])):.1f} points"
+        )
+    names = {one.name for one in runs}
+    left = [f"`{name}`" for name in POLICY_SCENARIOS if name not in names]
+    return f"{line}." + (f" Not measured: {', '.join(left)}." if left else "")
 
 
 def write_page(text: str, page: Path = PAGE) -> None:
