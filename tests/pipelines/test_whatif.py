@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.ledgers import Ledger
 from dprankdiag.model.whatif import WhatIf
+from dprankdiag.pipelines.stored import Span
+from dprankdiag.pipelines.stored_span import StoredQuestion, read_servers
 from dprankdiag.pipelines.whatif import conclude, read_version
-from dprankdiag.pipelines.whatif_inputs import Reach, Said, ask_what_if
+from dprankdiag.pipelines.whatif_inputs import Said, ask_what_if
 from dprankdiag.pipelines.whatif_ledger import deal_requests, make_ledger_log
 from dprankdiag.pipelines.whatif_readings import join_readings
 from dprankdiag.pipelines.whatif_windows import list_windows
 from tests.pipelines.whatifs import option, result, serve_uneven, write_log
+from tests.stored import START_S, SmallPrometheus
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +255,7 @@ def test_a_counter_that_fell_begins_anew() -> None:
 
 # --- a range of Prometheus ---
 
-LOOKS, BEGIN_S = 24, 1_790_000_000
+LOOKS = 24
 GROWTH = {
     "prompt_tokens_total": (2_000, 500),
     "generation_tokens_total": (100, 50),
@@ -265,36 +267,25 @@ GROWTH = {
 """What two vLLM ranks count in a second: twice the requests on the first, 10 ms from token to token."""
 
 
-def answer_range(request: httpx.Request) -> httpx.Response:
-    """Answer a range question as Prometheus would, moment by moment."""
-    asked = dict(request.url.params)
-    first, last = (round(float(asked[name])) - BEGIN_S for name in ("start", "end"))
-    series = []
-    for name, growth in {**GROWTH, "num_requests_running": (0, 0), "num_requests_waiting": (0, 0)}.items():
-        for rank, each in enumerate(growth):
-            labels = {"__name__": f"vllm:{name}", "engine": str(rank), "model_name": "m", "instance": "h:1"}
-            points = [[BEGIN_S + at, str(round(each * at, 6))] for at in range(first, min(last, LOOKS) + 1)]
-            series.append({"metric": labels, "values": points})
-    return httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": series}})
+def write_page(at: int) -> str:
+    """Write what the engine shows after so many seconds."""
+    shown = {**GROWTH, "num_requests_running": (0, 0), "num_requests_waiting": (0, 0)}
+    return "\n".join(
+        f'vllm:{name}{{engine="{rank}",model_name="m"}} {round(each * at, 6)}'
+        for name, growth in shown.items()
+        for rank, each in enumerate(growth)
+    )
 
 
 def test_a_range_of_prometheus_is_dealt_and_served_again() -> None:
-    reach = Reach(
-        since_s=LOOKS,
-        step_s=1,
-        transport=httpx.MockTransport(answer_range),
-        clock=lambda: (BEGIN_S + LOOKS) * 1_000_000_000,
-    )
-    told = ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(version="0.33.0"), reach)
+    server = SmallPrometheus(now_s=START_S + LOOKS)
+    for at in range(LOOKS + 1):
+        server.scrape(write_page(at), START_S + at, instance="h:1")
+    question = StoredQuestion(("prometheus+http://127.0.0.1:9090",), Span(since_s=LOOKS + 1))
+    stored = read_servers(question, transport=server.transport(), clock=lambda: round(server.now_s * 1e9))
+    told = ask_what_if([], Said(version="0.33.0"), stored)
     assert (told.source.kind, told.source.engine, told.source.ranks) == ("prometheus", "vllm", 2)
     assert told.source.requests == 3 * LOOKS
+    assert told.source.paths == ("prometheus+http://127.0.0.1:9090",)
     assert told.fit is not None
     assert told.fit.observed.startswith("the steps that engines counted")
-
-
-def test_a_server_that_holds_no_engine_is_refused() -> None:
-    nothing = httpx.MockTransport(
-        lambda request: httpx.Response(200, json={"status": "success", "data": {"resultType": "matrix", "result": []}})
-    )
-    with pytest.raises(InputError, match="no series of an engine"):
-        ask_what_if(["prometheus+http://127.0.0.1:9090"], Said(), Reach(since_s=30, step_s=15, transport=nothing))
