@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_outputs
 from dprankdiag.cli.stored import FileOrServer, read_question, span_options
 from dprankdiag.cli.targets import access_options, check_once, read_access
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dprankdiag.model.schema import Columns
     from dprankdiag.model.sources import Source
     from dprankdiag.pipelines.stored_span import StoredQuestion
-
-FILE = click.Path(path_type=Path, readable=False)
 
 
 class Window(click.ParamType[tuple[float, float]]):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, "float | None"], None]
 
+FILE = click.Path(path_type=Path, readable=False)
+"""A file whose absence the command itself explains."""
+
 VERBS = {
     "analyze": "dprankdiag.cli.analyze",
     "compare": "dprankdiag.cli.compare",

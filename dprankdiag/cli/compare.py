@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dprankdiag.cli.analyze import FILE, check_exists, warn_of_inputs
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
-from dprankdiag.cli.outputs import check_outputs, write_text
+from dprankdiag.cli.analyze import check_exists, warn_of_inputs
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, Doors, open_doors
+from dprankdiag.cli.outputs import REPORT_SUFFIXES, check_outputs, report_options, write_text
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
 from dprankdiag.errors import UsageError
 
@@ -18,17 +18,11 @@ if TYPE_CHECKING:
     from dprankdiag.model.comparison import Comparison
     from dprankdiag.pipelines.compare import Input
 
-FORMATS = ["text", "json", "markdown"]
-SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown"}
-
 
 @click.command(name="compare", short_help="Say what changed between two recordings.")
 @click.argument("before", type=FILE)
 @click.argument("after", type=FILE)
-@click.option("--format", "format_name", type=click.Choice(FORMATS), default="text", help="Format on stdout.")
-@click.option(
-    "-o", "outputs", multiple=True, type=FILE, metavar="FILE", help="Also write FILE (.txt, .json or .md); repeatable."
-)
+@report_options
 @click.option(
     "--fail-on",
     "fail_on",
@@ -70,7 +64,7 @@ def command(context: click.Context, /, **given: Any) -> int:
 
     write_result(render(comparison, given["format_name"], width=find_width(), color=wants_color(given["no_color"])))
     for output in given["outputs"]:
-        write_text(output, render(comparison, SUFFIXES[output.suffix.lower()]))
+        write_text(output, render(comparison, REPORT_SUFFIXES[output.suffix.lower()]))
     return FAIL_ON_REACHED if any(_CONDITIONS[name](comparison) for name in given["fail_on"]) else ANSWERED
 
 
@@ -80,7 +74,7 @@ def _check_inputs(given: Mapping[str, Any]) -> None:
     read = [given[name] for name in ("before", "after", "rank_map", "patterns") if given[name] is not None]
     for path in read:
         check_exists(path)
-    check_outputs(given["outputs"], read, tuple(SUFFIXES))
+    check_outputs(given["outputs"], read, tuple(REPORT_SUFFIXES))
 
 
 def _check_bundles(given: Mapping[str, Any]) -> None:

@@ -14,10 +14,10 @@ import click
 
 from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import check_exists
-from dprankdiag.cli.base import ANSWERED, Doors, open_doors
+from dprankdiag.cli.base import ANSWERED, FILE, Doors, open_doors
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
-from dprankdiag.cli.targets import FILE, access_options, check_once, check_variable_name, choose_window, read_access
+from dprankdiag.cli.targets import access_options, check_once, check_variable_name, choose_window, read_access
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import UsageError
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.amounts import Seconds
-from dprankdiag.cli.base import ANSWERED, open_doors
+from dprankdiag.cli.base import ANSWERED, FILE, open_doors
 from dprankdiag.cli.exporter import Page, open_page, open_recording, read_address
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
-from dprankdiag.cli.targets import FILE, check_once, choose_window, read_access, target_options
+from dprankdiag.cli.targets import check_once, choose_window, read_access, target_options
 from dprankdiag.cli.terminal import write_error
 from dprankdiag.errors import InputError, UsageError
 

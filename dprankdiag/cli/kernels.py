@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from dprankdiag.cli.analyze import FILE, check_exists
-from dprankdiag.cli.base import open_doors
+from dprankdiag.cli.analyze import check_exists
+from dprankdiag.cli.base import FILE, open_doors
 from dprankdiag.cli.terminal import find_width, wants_color, write_result
 
 

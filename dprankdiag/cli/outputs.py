@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
+from dprankdiag.cli.base import FILE
 from dprankdiag.errors import UsageError
 from dprankdiag.views.base import SUFFIXES, find_format, load_view
 
@@ -15,6 +18,27 @@ if TYPE_CHECKING:
     from dprankdiag.model.schema import Columns
 
 BUNDLE_SUFFIX = ".dprank"
+
+REPORT_FORMATS = ("text", "json", "markdown")
+REPORT_SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown"}
+"""What commands write whose result is no diagnosis."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def report_options(command: Command) -> Command:
+    """Add the options that say in which format, and where to, such a result is written."""
+    command = click.option(
+        "-o",
+        "outputs",
+        multiple=True,
+        type=FILE,
+        metavar="FILE",
+        help="Also write FILE (.txt, .json or .md); repeatable.",
+    )(command)
+    return click.option(
+        "--format", "format_name", type=click.Choice(REPORT_FORMATS), default="text", help="Format on stdout."
+    )(command)
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], known: Sequence[str] | None = None) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.amounts import Seconds, Size
-from dprankdiag.cli.base import ANSWERED, open_doors
+from dprankdiag.cli.base import ANSWERED, FILE, open_doors
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
-from dprankdiag.cli.targets import FILE, check_once, read_access, target_options
+from dprankdiag.cli.targets import check_once, read_access, target_options
 from dprankdiag.cli.terminal import ProgressLine, write_error
 from dprankdiag.errors import InputError
 from dprankdiag.units import format_bytes

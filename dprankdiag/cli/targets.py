@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dprankdiag.cli.amounts import Seconds
+from dprankdiag.cli.base import FILE
 from dprankdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from dprankdiag.collectors.http import Access
 
-FILE = click.Path(path_type=Path, readable=False)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

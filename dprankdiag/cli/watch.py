@@ -13,11 +13,11 @@ import click
 
 from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import meets_condition
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, open_doors
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, open_doors
 from dprankdiag.cli.exporter import Keep, open_page, open_recording, read_address
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
-from dprankdiag.cli.targets import FILE, check_once, choose_window, read_access, target_options
+from dprankdiag.cli.targets import check_once, choose_window, read_access, target_options
 from dprankdiag.cli.terminal import find_width, is_terminal, wants_color, write_error, write_result
 from dprankdiag.errors import InputError
 from dprankdiag.views.base import load_view

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, Doors, open_doors
-from dprankdiag.cli.outputs import check_outputs, write_text
+from dprankdiag.cli.outputs import REPORT_SUFFIXES, check_outputs, report_options, write_text
 from dprankdiag.cli.stored import SERVER, read_question, span_options
-from dprankdiag.cli.targets import FILE, access_options, read_access
+from dprankdiag.cli.targets import access_options, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
 from dprankdiag.cli.whatif_steps import ask_steps, holds_steps, recording_options, refuse_expert_options
 from dprankdiag.errors import UsageError
@@ -20,17 +20,12 @@ if TYPE_CHECKING:
     from dprankdiag.model.whatif import WhatIf
     from dprankdiag.simulate.policies import PolicyOption
 
-FORMATS = ["text", "json", "markdown"]
-SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown"}
 _SAID = ("engine", "version", "policy", "workers", "ranks", "gpus", "chunk_tokens", "capacity_tokens")
 
 
 @click.command(name="whatif", short_help="Say what another policy would have made of the same requests.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), default="text", help="Format on stdout.")
-@click.option(
-    "-o", "outputs", multiple=True, type=FILE, metavar="FILE", help="Also write FILE (.txt, .json or .md); repeatable."
-)
+@report_options
 @click.option(
     "--fail-on",
     "fail_on",
@@ -62,13 +57,13 @@ def command(context: click.Context, /, **given: Any) -> int:
     Of a trace or a .dprank bundle, say what its steps would gain by an even load, without each of its faults, and with
     experts placed by counted tokens.
     """
-    check_outputs(given["outputs"], [Path(one) for one in given["inputs"] if "://" not in one], tuple(SUFFIXES))
+    check_outputs(given["outputs"], [Path(one) for one in given["inputs"] if "://" not in one], tuple(REPORT_SUFFIXES))
     result = _ask(given, open_doors(context))
     from dprankdiag.views.whatif import render
 
     write_result(render(result, given["format_name"], width=find_width(), color=wants_color(given["no_color"])))
     for output in given["outputs"]:
-        write_text(output, render(result, SUFFIXES[output.suffix.lower()]))
+        write_text(output, render(result, REPORT_SUFFIXES[output.suffix.lower()]))
     reached = {"better": result.verdict in ("better", "tied"), "inconclusive": result.verdict == "cannot_tell"}
     return FAIL_ON_REACHED if any(reached.get(name, False) for name in given["fail_on"]) else ANSWERED
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dprankdiag.cli.targets import FILE
+from dprankdiag.cli.base import FILE
 from dprankdiag.cli.terminal import ProgressLine
 from dprankdiag.errors import UsageError
 

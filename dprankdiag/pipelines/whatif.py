@@ -21,7 +21,8 @@ from dprankdiag.units import format_ratio
 LEVEL = 0.9
 
 MOST_ERROR_RATIO = 0.03
-"""A model that misses held-out times, or the whole time, by more than this share gives no gains (DESIGN 2.1, 4)."""
+"""A model that misses held-out times, or the whole time, by more than this share gives no gains: a replay that errs
+more gives no lost time either."""
 
 LEAST_GAIN = 0.002
 """Gains closer to each other than this are alike: requests that come a moment later change more."""

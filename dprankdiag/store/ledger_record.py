@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.dispatches import KIND, SCHEMA_VERSION, LedgerRecord
 from dprankdiag.store.bundle import replace_file
+from dprankdiag.store.documents import parse_document, read_bytes
 
 SUFFIX = ".json"
 _START_BYTES = 64
@@ -47,10 +47,7 @@ def load_ledgers(path: Path) -> LedgerRecord:
     Raises:
         InputError: it cannot be read, is damaged, or was made by a version with another schema.
     """
-    try:
-        return parse_ledgers(path.read_bytes(), where=str(path))
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+    return parse_ledgers(read_bytes(path), where=str(path))
 
 
 def parse_ledgers(content: bytes, *, where: str = "") -> LedgerRecord:
@@ -59,17 +56,4 @@ def parse_ledgers(content: bytes, *, where: str = "") -> LedgerRecord:
     Raises:
         InputError: not JSON, not such a record, or of another schema version.
     """
-    import msgspec
-
-    try:
-        document = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedInput(f"not JSON ({error})", where=where, mend=_MEND) from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        mend = "read it with the version that wrote it, or make it again"
-        raise InputError(f"schema version {version}, expected {SCHEMA_VERSION}", where=where, mend=mend)
-    try:
-        return msgspec.convert(document, LedgerRecord)
-    except msgspec.ValidationError as error:
-        raise InputError(f"not a record of ledgers: {error}", where=where, mend=_MEND) from error
+    return parse_document(content, LedgerRecord, SCHEMA_VERSION, what="a record of ledgers", where=where, mend=_MEND)

@@ -20,7 +20,7 @@ from dprankdiag.views.figures.base import (
     make_figure,
     rank_axis,
 )
-from dprankdiag.views.figures.waits import WaitGrid
+from dprankdiag.views.figures.waits import WaitGrid, draw_grid
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -69,25 +69,9 @@ def draw_blame_steps(grid: WaitGrid, named: Collection[int], usual_ns: float = 0
         named: ranks that findings name.
         usual_ns: length of a usual step.
     """
-    from plotly import graph_objects
-
-    longest = max(float(grid.wait_ns.max(initial=0.0)), CALM * usual_ns)
-    size, unit = choose_unit(longest)
-    label = "step" if grid.steps_each == 1 else f"first of {grid.steps_each} steps"
-    says = f"because of rank %{{y}} the others wait<br>%{{z:.4g}} {unit} each, {label} %{{x}}<extra></extra>"
-    trace = graph_objects.Heatmap(
-        z=(grid.wait_ns / size).astype(np.float32),
-        x=grid.first_step,
-        y=[str(rank) for rank in grid.ranks.tolist()],
-        colorscale=SEQUENTIAL,
-        zmin=0,
-        zmax=max(longest / size, 1e-9),
-        colorbar={"title": {"text": f"others wait a step ({unit})", "side": "right"}, "thickness": 14},
-        hovertemplate=says,
-    )
-    across = {"title": {"text": label}, "showgrid": False, "zeroline": False}
-    ranks = grid.ranks.tolist()
-    return make_figure([trace], height_of(len(ranks)), xaxis=across, yaxis=rank_axis(ranks, named))
+    longest = float(grid.wait_ns.max(initial=0.0))
+    says = "because of rank %{{y}} the others wait<br>%{{z:.4g}} {unit} each, {label} %{{x}}<extra></extra>"
+    return draw_grid(grid, named, max(longest, CALM * usual_ns), scale="others wait a step", says=says)
 
 
 def draw_chain(links: Sequence[Link], names: Sequence[str], named: Collection[int]) -> Figure:

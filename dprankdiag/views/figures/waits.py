@@ -66,10 +66,24 @@ def draw_waits(grid: WaitGrid, named: Collection[int], usual_ns: float = 0.0) ->
         named: ranks that findings name.
         usual_ns: length of a usual step.
     """
+    longest = float(np.nanmax(grid.wait_ns, initial=0.0))
+    says = "rank %{{y}}, {label} %{{x}}<br>waits %{{z:.4g}} {unit}<extra></extra>"
+    return draw_grid(grid, named, max(longest, CALM * usual_ns), scale="wait a step", says=says)
+
+
+def draw_grid(grid: WaitGrid, named: Collection[int], longest_ns: float, *, scale: str, says: str) -> Figure:
+    """Draw a time of each rank in each step as a heat map.
+
+    Args:
+        grid: of as many columns as shall be drawn.
+        named: ranks that findings name.
+        longest_ns: where the scale ends.
+        scale: what the scale is of.
+        says: shown of a cell; `{label}` stands for what a column is, `{unit}` for that of the times.
+    """
     from plotly import graph_objects
 
-    longest = max(float(np.nanmax(grid.wait_ns, initial=0.0)), CALM * usual_ns)
-    size, unit = choose_unit(longest)
+    size, unit = choose_unit(longest_ns)
     label = "step" if grid.steps_each == 1 else f"first of {grid.steps_each} steps"
     trace = graph_objects.Heatmap(
         z=(grid.wait_ns / size).astype(np.float32),
@@ -77,10 +91,10 @@ def draw_waits(grid: WaitGrid, named: Collection[int], usual_ns: float = 0.0) ->
         y=[str(rank) for rank in grid.ranks.tolist()],
         colorscale=SEQUENTIAL,
         zmin=0,
-        zmax=max(longest / size, 1e-9),
-        colorbar={"title": {"text": f"wait a step ({unit})", "side": "right"}, "thickness": 14},
-        hovertemplate=f"rank %{{y}}, {label} %{{x}}<br>waits %{{z:.4g}} {unit}<extra></extra>",
+        zmax=max(longest_ns / size, 1e-9),
+        colorbar={"title": {"text": f"{scale} ({unit})", "side": "right"}, "thickness": 14},
+        hovertemplate=says.format(label=label, unit=unit),
     )
-    axis = {"title": {"text": label}, "showgrid": False, "zeroline": False}
+    across = {"title": {"text": label}, "showgrid": False, "zeroline": False}
     ranks = grid.ranks.tolist()
-    return make_figure([trace], height_of(len(ranks)), xaxis=axis, yaxis=rank_axis(ranks, named))
+    return make_figure([trace], height_of(len(ranks)), xaxis=across, yaxis=rank_axis(ranks, named))
