@@ -57,11 +57,10 @@ class Figure:
 def describe_machine() -> str:
     """Describe the class of the machine and what ran on it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    adbc = "with" if _has_adbc() else "without"
     return (
         f"Measured on {os.cpu_count()} cores of {platform.machine()}, {memory:.0f} GiB, {platform.system()}; "
         f"Python {platform.python_version()}, numpy {version('numpy')}, pandas {version('pandas')}, "
-        f"SQLite {sqlite3.sqlite_version}, {adbc} the extra `fast`."
+        f"SQLite {sqlite3.sqlite_version}."
     )
 
 
@@ -71,10 +70,3 @@ def write_page(figures: list[Figure], kernels: int, path: Path = PAGE) -> str:
     page = f"{_HEAD.format(kernels=kernels)}{rows}\n\n{describe_machine()}\n"
     path.write_text(page, "utf-8")
     return page
-
-
-def _has_adbc() -> bool:
-    try:
-        return bool(version("adbc-driver-sqlite"))
-    except ModuleNotFoundError:
-        return False
