@@ -17,6 +17,7 @@ from dprankdiag.readers.sqlite_pages import Cells, ForeignPages, Sort, stream_ce
 # A column of these types hands integers out as floats, whatever is stored.
 # Source: https://www.sqlite.org/datatype3.html, section 3.1 "Determination Of Column Affinity".
 _FLOAT_TYPES = ("REAL", "FLOA", "DOUB")
+_ODD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def walk_rows(connection: sqlite3.Connection, path: Path, question: Question) ->
 
 
 def _place_columns(connection: sqlite3.Connection, table: str) -> dict[str, int]:
-    """Return the place of each column in the stored records.
+    """Return the place of each column in the stored records, `_ODD` where SQLite hands out other than what is stored.
 
     Raises:
         ForeignPages: records do not simply hold the declared columns.
@@ -74,10 +75,13 @@ def _place_columns(connection: sqlite3.Connection, table: str) -> dict[str, int]
         facts = connection.execute(f"PRAGMA table_xinfo({quote_name(table)})").fetchall()
     except sqlite3.Error as error:
         raise ForeignPages(str(error)) from error
-    for _, _, declared, _, _, key, hidden in facts:
-        if key or hidden or any(name in declared.upper() for name in _FLOAT_TYPES):
-            raise ForeignPages("columns that are computed, keys or floats")
-    return {fact[1]: fact[0] for fact in facts}
+    if any(hidden for *_, hidden in facts):
+        raise ForeignPages("columns that are computed")
+    return {name: _ODD if key or _is_float(declared) else place for place, name, declared, _, _, key, _ in facts}
+
+
+def _is_float(declared: str) -> bool:
+    return any(part in declared.upper() for part in _FLOAT_TYPES)
 
 
 def _find_root(connection: sqlite3.Connection, table: str) -> int:
@@ -107,6 +111,8 @@ def _sort_columns(question: Question, places: Mapping[str, int]) -> dict[int, So
 
 def _add(sorts: dict[int, Sort], places: Mapping[str, int], names: Sequence[str], sort: Sort) -> None:
     for name in names:
+        if places.get(name) == _ODD:
+            raise ForeignPages("a column of keys or floats")
         if name in places and sorts.setdefault(places[name], sort) is not sort:
             raise ForeignPages("a column that is asked for in two ways")
 
