@@ -176,9 +176,8 @@ def _lose_events(document: Any, draw: random.Random) -> Any:
     if events is not None:
         share = draw.choice((0.01, 0.1, 0.5))
         first, last = sorted(draw.randrange(len(events) + 1) for _ in range(2))
-        events[:] = (
-            [event for event in events if draw.random() >= share] if draw.random() < 0.5 else events[:first] + events[last:]
-        )
+        kept = [event for event in events if draw.random() >= share]
+        events[:] = kept if draw.random() < 0.5 else events[:first] + events[last:]
     return document
 
 
@@ -244,7 +243,9 @@ def splice(content: bytes, draw: random.Random) -> bytes:
 # Databases.
 
 
-def _on_database(change: Callable[[sqlite3.Connection, random.Random], None]) -> Callable[[bytes, random.Random], bytes]:
+def _on_database(
+    change: Callable[[sqlite3.Connection, random.Random], None],
+) -> Callable[[bytes, random.Random], bytes]:
     def changed(content: bytes, draw: random.Random) -> bytes:
         if not is_sqlite(content):
             return content
@@ -321,9 +322,8 @@ def _swap_cells(database: sqlite3.Connection, draw: random.Random) -> None:
     table, column = _choose(database, draw)
     _loosen(database, table)
     value = draw.choice(HOSTILE_CELLS)
-    part = draw.choice((None, 1, 97))
-    where = "" if part is None else f" WHERE rowid % {max(part, 1)} = 0" if part > 1 else " WHERE rowid = (SELECT max(rowid) FROM t)"
-    database.execute(f'UPDATE "{table}" SET "{column}" = ?{where.replace("FROM t", f"""FROM "{table}" """)}', (value,))
+    which = draw.choice(("rowid", f'(SELECT max(rowid) FROM "{table}")', "rowid / 97 * 97"))
+    database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = {which}', (value,))
 
 
 def _loosen(database: sqlite3.Connection, table: str) -> None:
