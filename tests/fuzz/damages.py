@@ -12,16 +12,21 @@ import random
 import re
 import sqlite3
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 Sort = Literal["loss", "lie"]
 Files = dict[str, bytes]
 
-GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
+GZIP, SQLITE, ZIP, PARQUET = b"\x1f\x8b", b"SQLite format 3\0", b"PK\x03\x04", b"PAR1"
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 HOSTILE_TEXT = (
     b"NaN", b"Inf", b"-Inf", b"-1", b"0", b"1e308", b"-1e308", b"9223372036854775807", b"9223372036854775808",
@@ -86,6 +91,11 @@ def is_text(content: bytes) -> bool:
 def is_json(content: bytes) -> bool:
     """Tell JSON, packed or not."""
     return unpack(content).lstrip()[:1] in (b"{", b"[")
+
+
+def is_bundle(content: bytes) -> bool:
+    """Tell an archive that begins with a diagnosis."""
+    return content.startswith(ZIP) and b"diagnosis.json" in content[:64]
 
 
 def unpack(content: bytes) -> bytes:
@@ -336,9 +346,65 @@ def _loosen(database: sqlite3.Connection, table: str) -> None:
     database.execute("DROP TABLE loose_")
 
 
+# Columns, alone or in a bundle.
+
+
+def _on_columns(change: Callable[[Any, random.Random], Any]) -> Callable[[bytes, random.Random], bytes]:
+    def changed(content: bytes, draw: random.Random) -> bytes:
+        if not content.startswith(PARQUET):
+            return content
+        table = pq.read_table(BytesIO(content))
+        buffer = BytesIO()
+        pq.write_table(change(table, draw), buffer)
+        return buffer.getvalue()
+
+    return changed
+
+
+def _lose_values(table: Any, draw: random.Random) -> Any:
+    """Lose rows, or a column."""
+    if draw.random() < 0.5 and table.num_columns:
+        return table.drop_columns([draw.choice(table.column_names)])
+    first, last = sorted(draw.randrange(table.num_rows + 1) for _ in range(2))
+    return pa.concat_tables([table.slice(0, first), table.slice(last)])
+
+
+def _swap_columns(table: Any, draw: random.Random) -> Any:
+    """Put a column of another type or of hostile numbers in place of one."""
+    if not table.num_columns:
+        return table
+    place = draw.randrange(table.num_columns)
+    value = draw.choice((None, "x", 0.5, -1, 2**62, -(2**63), float("nan"), True, b"\xff", [1], {"a": 1}))
+    return table.set_column(place, table.column_names[place], pa.array([value] * table.num_rows))
+
+
+def _in_bundle(change: Callable[[bytes, random.Random], bytes], end: str) -> Callable[[bytes, random.Random], bytes]:
+    """Change a member of an archive, so that its checksum is right again."""
+
+    def changed(content: bytes, draw: random.Random) -> bytes:
+        if not content.startswith(ZIP):
+            return content
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        name = draw.choice([name for name in members if name.endswith(end)])
+        members[name] = change(members[name], draw)
+        buffer = BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for member, inside in members.items():
+                archive.writestr(member, inside)
+        return buffer.getvalue()
+
+    return changed
+
+
 _any = _has(bool)
 _text, _document, _database = _has(is_text), _has(is_json), _has(is_sqlite)
-_several = lambda files: len(files) > 1  # noqa: E731
+_columnar, _bundled = _has(lambda one: one.startswith(PARQUET)), _has(is_bundle)
+
+
+def _several(files: Mapping[str, bytes]) -> bool:
+    return len(files) > 1
+
 
 DAMAGES: tuple[Damage, ...] = (
     Damage("cut short", "loss", _any, _on_one(cut)),
@@ -353,6 +419,7 @@ DAMAGES: tuple[Damage, ...] = (
     Damage("column lost", "loss", _database, _on_one(_on_database(_lose_column))),
     Damage("table or column renamed", "loss", _database, _on_one(_on_database(_rename))),
     Damage("columns and tables added", "loss", _database, _on_one(_on_database(_add_column))),
+    Damage("rows or columns lost", "loss", _columnar, _on_one(_on_columns(_lose_values))),
     Damage("bits flipped", "lie", _any, _on_one(flip)),
     Damage("unpacked bits flipped", "lie", _has(lambda one: one.startswith(GZIP)), _on_one(_inside(flip))),
     Damage("parts spliced", "lie", _any, _on_one(splice)),
@@ -360,4 +427,8 @@ DAMAGES: tuple[Damage, ...] = (
     Damage("values swapped", "lie", _document, _on_one(_on_document(_swap_values))),
     Damage("nested deeply", "lie", _document, _on_one(_inside(_nest))),
     Damage("cells swapped", "lie", _database, _on_one(_on_database(_swap_cells))),
+    Damage("columns swapped", "lie", _columnar, _on_one(_on_columns(_swap_columns))),
+    Damage("saved values swapped", "lie", _bundled, _on_one(_in_bundle(_on_document(_swap_values), ".json"))),
+    Damage("saved columns swapped", "lie", _bundled, _on_one(_in_bundle(_on_columns(_swap_columns), ".parquet"))),
+    Damage("saved rows or columns lost", "lie", _bundled, _on_one(_in_bundle(_on_columns(_lose_values), ".parquet"))),
 )
