@@ -17,11 +17,9 @@ from typing import Any
 
 from dprankdiag.errors import DamagedInput, InputError, TableError
 from dprankdiag.model.bundle import SCHEMA_VERSION, TOOL_NAME, make_document
-from dprankdiag.model.compared import COMPARED_TABLES
 from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.model.ledger_results import LEDGER_TABLES
-from dprankdiag.model.results import RESULT_TABLES
 from dprankdiag.model.schema import Columns
+from dprankdiag.store.bundle_fit import check_tables
 from dprankdiag.store.whole_files import replace_file
 
 SUFFIX = ".dprank"
@@ -40,7 +38,6 @@ _NAME_OFFSET = 30
 MOST_CELLS = 1 << 28
 """Cells of one table: a day of steps of a thousand ranks; what claims more would only fill the memory."""
 
-_DECLARED = {table.name: table for table in (*RESULT_TABLES, *COMPARED_TABLES, *LEDGER_TABLES)}
 _SHOWN = 200
 """Characters of an error that may repeat what the file holds."""
 
@@ -124,7 +121,10 @@ def load_bundle(path: Path) -> tuple[Diagnosis, dict[str, Columns]]:
         raise DamagedInput(f"not a whole bundle ({str(error)[:_SHOWN]})", where=str(path), mend=_MEND) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
-    return diagnosis, {name: _check_table(name, columns, path) for name, columns in tables.items()}
+    try:
+        return diagnosis, check_tables(tables)
+    except TableError as error:
+        raise DamagedInput(f"tables that do not fit ({error})", where=str(path), mend=_MEND) from error
 
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
@@ -151,25 +151,6 @@ def _unpack_table(content: bytes, where: str) -> Columns:
         return {name: table.column(name).to_numpy() for name in table.column_names}
     except (pa.ArrowException, OSError, KeyError, TypeError, OverflowError) as error:
         raise DamagedInput("not a Parquet table", where=where, mend=_MEND) from error
-
-
-def _check_table(name: str, columns: Columns, path: Path) -> Columns:
-    """Check a table against its declaration; columns of a later version are left out, unknown tables kept.
-
-    Raises:
-        DamagedInput: a column is missing, or holds what it cannot.
-    """
-    table = _DECLARED.get(name)
-    if table is None:
-        return columns
-    try:
-        checked = table.check({column.name: columns[column.name] for column in table.columns if column.name in columns})
-        texts = [values for values in checked.values() if values.dtype.kind == "O"]
-        if any(not isinstance(value, str | None) for values in texts for value in values):
-            raise TableError("a text that is none", where=f"table {name}")
-    except TableError as error:
-        raise DamagedInput(f"a table that does not fit ({error})", where=str(path), mend=_MEND) from error
-    return checked
 
 
 def parse_diagnosis(content: bytes | str, *, where: str = "") -> Diagnosis:
