@@ -36,6 +36,7 @@ from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measu
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.steps import Cut, cut_steps
+from dprankdiag.analysis.unseen import Unseen, find_unseen
 from dprankdiag.analysis.work import list_kernel_uses
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
@@ -64,6 +65,7 @@ class Observed:
         left_out: complete steps whose kind is too rare to compare.
         reasons: why no group could be compared, for people; empty if one could.
         kernels: of the groups' ranks, packed; None if the recording holds none.
+        unseen: work that the recording shows only from beside; None if nobody looked.
     """
 
     groups: tuple[Observations, ...]
@@ -76,6 +78,7 @@ class Observed:
     left_out: LeftOut
     reasons: tuple[str, ...]
     kernels: KernelRecord | None = None
+    unseen: Unseen | None = None
 
     @property
     def local_ratio(self) -> float:
@@ -117,6 +120,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     Takes the kernels over: the trace holds none afterwards.
     """
     has_kernels = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
+    unseen = find_unseen(trace)
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
         if not naming.channels:
@@ -161,6 +165,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
         None if shelf is None else _record_kernels(trace, shelf, alignment),
+        unseen,
     )
 
 

@@ -118,6 +118,7 @@ def _hiding(part: Part) -> Iterator[str]:
         yield f"ranks stand still {format_ratio(unplaced)} of the time for overlapped collectives, each step elsewhere"
     yield from _doubted(part)
     yield from _parted(part)
+    yield from _unseen(part)
     uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
     yield from sorted(uneven)
     for account in part.accounts:
@@ -163,6 +164,18 @@ def _parted(part: Part) -> Iterator[str]:
                 f"ranks meet in {groups} groups apart" if groups > 1 else f"{name_numbers(left)}: compared with nobody"
             )
             yield f"{who}, and clocks may be why: lateness between them would not be seen"
+
+
+def _unseen(part: Part) -> Iterator[str]:
+    """Say that GPUs did work of which the recording holds no kernels, or no names: a table or rows of it are gone."""
+    unseen = part.observed.unseen
+    if unseen is None:
+        return
+    if unseen.bare:
+        bare = [part.trace.ranks[rank].rank for rank in unseen.bare]
+        yield f"{name_numbers(bare)}: copies and waits of the GPU were recorded, but none of its kernels"
+    if unseen.unnamed_ratio >= WARNING:
+        yield f"kernels that take {format_ratio(unseen.unnamed_ratio)} of the GPU time have no name in the recording"
 
 
 def _left_out_ratio(part: Part) -> float:
