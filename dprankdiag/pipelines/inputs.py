@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.digests import DIGEST
 from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.recordings import RECORDING
@@ -25,6 +27,8 @@ from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
 from dprankdiag.readers.sniff import NSYS_SQLITE, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
+from dprankdiag.store.bundle import is_bundle
+from dprankdiag.store.digests import read_digest
 
 Readable = Reading | WaitMatrix | FlightDump | LedgerFile
 READERS: Mapping[str, Callable[[Path], Readable]] = {
@@ -52,7 +56,9 @@ class Inputs:
     ledgers: tuple[LedgerFile, ...] = ()
 
 
-def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1) -> Inputs:
+def read_inputs(
+    paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1, patterns: str = ""
+) -> Inputs:
     """Read every file given; a folder stands for its files and the parquetdir exports in it, or is such an export.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
@@ -60,6 +66,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
     Args:
         jobs: files to read at a time.
+        patterns: see `store.digests.read_digest`.
 
     Raises:
         UsageError: a path does not exist.
@@ -68,9 +75,9 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
     readable: list[Readable] = []
     unusable: list[Source] = []
     first: InputError | None = None
-    files = _list_files(paths)
+    files = list_files(paths)
     with ExitStack() as stack:
-        results = _read_all([file.path for file, _ in files], jobs, stack)
+        results = _read_all([file.path for file, _ in files], jobs, stack, patterns)
         for number, ((file, named), result) in enumerate(zip(files, results, strict=True)):
             path = file.path
             if progress is not None:
@@ -96,26 +103,33 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
     )
 
 
-def _read_all(paths: Sequence[Path], jobs: int, stack: ExitStack) -> Iterable[Readable | InputError | UsageError]:
+def _read_all(
+    paths: Sequence[Path], jobs: int, stack: ExitStack, patterns: str
+) -> Iterable[Readable | InputError | UsageError]:
     """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up."""
+    read = partial(_try_reading, patterns=patterns)
     if jobs <= 1:
-        return map(_try_reading, paths)
+        return map(read, paths)
     pool = ThreadPoolExecutor(jobs)
     stack.callback(pool.shutdown, cancel_futures=True)
-    return pool.map(_try_reading, paths)
+    return pool.map(read, paths)
 
 
 def _guess_kind(path: Path) -> str:
     """Say what a damaged file was meant to be; most are exports cut short."""
+    if is_bundle(path):
+        return DIGEST
     try:
         return sniff(path)
     except (InputError, UsageError):
         return NSYS_SQLITE
 
 
-def _try_reading(path: Path) -> Readable | InputError | UsageError:
+def _try_reading(path: Path, patterns: str) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
+        if is_bundle(path):
+            return read_digest(path, patterns)
         return read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
@@ -131,7 +145,7 @@ def _name(result: Readable, file: NamedPath) -> Readable:
     raise UsageError("only metrics, load answers and logs of an engine can be named", where=str(file.path), mend=mend)
 
 
-def _list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
+def list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
     """List the files and export folders to read, and whether the user named each one.
 
     A folder that holds none stands for itself, to be refused with what it holds instead.

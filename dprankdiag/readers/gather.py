@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.errors import InputError
+from dprankdiag.model.digests import DIGEST_CALLS, DIGEST_TABLES, is_digested
 from dprankdiag.model.schema import ABSENT_NS, Columns, Table
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
@@ -19,7 +20,7 @@ from dprankdiag.readers.rank_order import RankOrder, order_ranks
 from dprankdiag.readers.row_order import split_ranks
 from dprankdiag.readers.session_clocks import Placement, group_by_time, place_sessions
 
-_TIMES = ("start_ns", "end_ns", "launch_ns")
+_TIMES = ("start_ns", "end_ns", "launch_ns", "arrival_ns")
 _IDS = {
     ("kernels", "name_id"): "kernel_names",
     ("kernels", "shape_id"): "shapes",
@@ -28,6 +29,12 @@ _IDS = {
     ("ranges", "name_id"): "range_names",
     ("ranges", "domain_id"): "domain_names",
     ("messages", "group_id"): "group_names",
+    ("digest_calls", "name_id"): "kernel_names",
+    ("digest_calls", "shape_id"): "shapes",
+    ("digest_calls", "before_id"): "kernel_names",
+    ("digest_calls", "before_shape_id"): "shapes",
+    ("digest_keys", "name_id"): "kernel_names",
+    ("digest_keys", "shape_id"): "shapes",
 }
 _POOLS = ("kernel_names", "shapes", "call_names", "range_names", "domain_names", "group_names")
 
@@ -77,7 +84,9 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
         names, tables = readings[0].names, dict(readings[0].tables)
     else:
         names, moves = _join_names(readings)
-        tables = {table.name: _join_table(table, readings, order, placements, moves) for table in TRACE_TABLES}
+        tables = {
+            table.name: _join_table(table, readings, order, placements, moves) for table in _list_tables(readings)
+        }
     domain = {number: position for position, number in enumerate(used)}
     spans = [(readings[number].session, placements[number].offset_ns) for number in used]
     return Trace(
@@ -99,6 +108,16 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
 def _keeps_everything(readings: Sequence[Reading], order: RankOrder) -> bool:
     """Say whether the only reading has its actors in the order of the ranks, so that its tables serve as they are."""
     return len(readings) == 1 and [actor for _, actor in order.seats] == list(range(len(order.seats)))
+
+
+def _list_tables(readings: Sequence[Reading]) -> tuple[Table, ...]:
+    """List the tables to join; where some readings are digests, the others get empty tables of them."""
+    if not any(is_digested(reading.tables) for reading in readings):
+        return TRACE_TABLES
+    for reading in readings:
+        for table in DIGEST_TABLES:
+            reading.tables.setdefault(table.name, table.empty())
+    return (*TRACE_TABLES, *DIGEST_TABLES)
 
 
 def _join_table(
@@ -205,7 +224,8 @@ def _sum_kernels(reading: Reading, actor: int) -> Hashable:
 def _fingerprint(reading: Reading) -> Hashable:
     """Return what two copies of one recording share and two recordings do not."""
     actors = tuple((actor.pid, actor.device) for actor in reading.actors)
-    rows = [reading.tables[name] for name in ("kernels", "graph_replays", "ranges")]
+    told = ("kernels", "graph_replays", "ranges", DIGEST_CALLS.name)
+    rows = [reading.tables[name] for name in told if name in reading.tables]
     sums = tuple(int(columns[time].sum()) for columns in rows for time in ("start_ns", "end_ns"))
     return reading.session, actors, sums
 
