@@ -141,12 +141,19 @@ def _join_table(
             elif column.name in _TIMES:
                 values = _shift(values, placements[number].offset_ns)
             elif (table.name, column.name) in _IDS and len(values):
-                values = np.where(values < 0, values, moves[number][_IDS[table.name, column.name]][values])
+                values = _renumber(values, moves[number][_IDS[table.name, column.name]])
             parts.append(values)
         joined[column.name] = np.concatenate(parts) if parts else np.empty(0, column.dtype)
         for reading in readings:
             del reading.tables[table.name][column.name]
     return joined
+
+
+def _renumber(values: Array, move: Array) -> Array:
+    """Carry ids to where they went; what is no id, below 0, stays."""
+    if (move == np.arange(len(move))).all():
+        return values
+    return np.where(values < 0, values, move[values])
 
 
 def _shift(times_ns: Array, offset_ns: int) -> Array:
