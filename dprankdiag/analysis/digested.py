@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from dprankdiag.analysis.clocks import ClockFit
 from dprankdiag.analysis.lanes import MEMORY, Naming
 from dprankdiag.analysis.observations import BatchSeries
 from dprankdiag.analysis.segments import KeyTimes, Segments
-from dprankdiag.model.digests import DIGEST_TABLES
-from dprankdiag.model.schema import Columns, take_rows
+from dprankdiag.model.schema import Columns
 from dprankdiag.model.sources import Trace
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,22 +23,17 @@ class DigestShelf:
     """The digests of the ranks that have one, by position of the rank."""
 
     def __init__(self, trace: Trace, naming: Naming) -> None:
-        n_ranks = len(trace.ranks)
         self._naming = naming
         self._n_shapes = max(1, len(trace.names.shapes))
-        self._tables: dict[str, list[Columns]] = {}
-        for table in DIGEST_TABLES:
-            columns = trace.tables[table.name]
-            edges = np.searchsorted(columns["rank"], np.arange(n_ranks + 1)).tolist()
-            self._tables[table.name] = [take_rows(columns, slice(*pair)) for pair in pairwise(edges)]
+        self._digests = trace.digests
 
     def __contains__(self, rank: int) -> bool:
         """Tell whether a digest stands in for the kernels of a rank."""
-        return len(self._tables["digest_ranks"][rank]["rank"]) > 0
+        return bool(self._digests[rank])
 
     def list_calls(self, rank: int, messages: Columns) -> dict[tuple[int, int], Calls]:
         """List a rank's calls, as `calls.extract_calls` does of a lane that has all on one stream."""
-        rows, naming = self._tables["digest_calls"][rank], self._naming
+        rows, naming = self._digests[rank]["digest_calls"], self._naming
         before = rows["before_id"]
         known = before >= 0
         before_key = np.where(known, self._join_key(before, rows["before_shape_id"]), -1)
@@ -59,7 +52,7 @@ class DigestShelf:
 
     def list_keys(self, rank: int) -> KeyTimes:
         """List a rank's kernel keys, as `segments.measure_keys` does."""
-        rows = self._tables["digest_keys"][rank]
+        rows = self._digests[rank]["digest_keys"]
         every = self._join_key(rows["name_id"], rows["shape_id"])
         key, first, where = np.unique(every, return_index=True, return_inverse=True)
         count, total = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
@@ -69,12 +62,12 @@ class DigestShelf:
 
     def tell_contention(self, rank: int) -> float | None:
         """Tell how much slower a rank's work is beside calls, as `overlap.measure_contention` does."""
-        ratio = float(self._tables["digest_ranks"][rank]["contention_ratio"][0])
+        ratio = float(self._digests[rank]["digest_ranks"]["contention_ratio"][0])
         return None if np.isnan(ratio) else ratio
 
     def list_batches(self, rank: int) -> BatchSeries | None:
         """List a rank's annotated batches, as `batches.read_batches` does."""
-        rows = self._tables["digest_batches"][rank]
+        rows = self._digests[rank]["digest_batches"]
         if not len(rows["start_ns"]):
             return None
         return BatchSeries(rows["start_ns"], rows["requests"], rows["held_tokens"], rows["prompt_tokens"])
@@ -89,11 +82,11 @@ class DigestShelf:
             probe_keys: sorted keys of equal work.
             fit: carries the rank's own clock there.
         """
-        rows = self._tables["digest_calls"][rank]
+        rows = self._digests[rank]["digest_calls"]
         own = rows["arrival_ns"] if fit is None else fit.apply(rows["arrival_ns"])
         edges = np.concatenate([[0], np.searchsorted(own, arrival_ns, side="right")])
         probe = self._sum_probes(rank, edges, probe_keys)
-        has_launches = bool(self._tables["digest_ranks"][rank]["has_launches"][0])
+        has_launches = bool(self._digests[rank]["digest_ranks"]["has_launches"][0])
         if len(own) == len(arrival_ns) and bool((np.diff(edges) == 1).all()):
             columns = {name: rows[name] for name in (*_SUMS, "attention_names", "ahead_ns")}
             idle = rows["idle_from_ns"], rows["idle_until_ns"]
@@ -115,11 +108,11 @@ class DigestShelf:
 
     def _sum_probes(self, rank: int, edges: IntArray, probe_keys: IntArray) -> IntArray:
         """Sum the time in keys of equal work between edges that count the rank's calls."""
-        parts, keys = self._tables["digest_parts"][rank], self._tables["digest_keys"][rank]
+        parts, keys = self._digests[rank]["digest_parts"], self._digests[rank]["digest_keys"]
         is_probe = np.isin(self._join_key(keys["name_id"], keys["shape_id"]), probe_keys)
         busy = parts["busy_ns"] if is_probe.all() else parts["busy_ns"] * is_probe[parts["key"]]
         total = np.concatenate([[0], np.cumsum(busy, dtype=np.int64)])
-        bounds = np.concatenate([[0], np.cumsum(self._tables["digest_calls"][rank]["parts"], dtype=np.int64)])
+        bounds = np.concatenate([[0], np.cumsum(self._digests[rank]["digest_calls"]["parts"], dtype=np.int64)])
         return np.diff(total[bounds[edges]])
 
 

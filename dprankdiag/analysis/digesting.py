@@ -47,7 +47,8 @@ def digest_tables(
 
     Returns:
         The tables that stand in for them; None where a digest would lose what the diagnosis needs: without kernels,
-        with graphs recorded as a whole, with calls of unknown name, or with calls that run beside work.
+        with graphs recorded as a whole, with calls of unknown name, with calls that run beside work, or with a stall of
+        seconds.
     """
     naming = name_kernels(names, catalog)
     if not count_rows(tables["kernels"]) or count_rows(tables["graph_replays"]) or not naming.channels:
@@ -60,6 +61,8 @@ def digest_tables(
         if _runs_beside_work(lane):
             return None
         digested = _digest_lane(lane, max(1, len(names.shapes)))
+        if not _fits(digested):
+            return None
         digested[DIGEST_BATCHES.name] = _digest_batches(tables["ranges"], told, rank, lane)
         del lane
         for name, columns in digested.items():
@@ -69,6 +72,18 @@ def digest_tables(
     for table in (DIGEST_CALLS, DIGEST_PARTS, DIGEST_KEYS, DIGEST_BATCHES, DIGEST_RANKS):
         kept[table.name] = join_rows(table, [_number(table, part, rank) for rank, part in enumerate(parts[table.name])])
     return kept
+
+
+def _fits(digested: Mapping[str, Columns]) -> bool:
+    """Tell whether every number of a rank's digest fits the column that keeps it; a stall of seconds does not."""
+    for table in (DIGEST_CALLS, DIGEST_PARTS):
+        for column in table.columns:
+            values = digested[table.name].get(column.name)
+            if values is not None and len(values) and values.dtype != column.dtype:
+                held = np.iinfo(column.dtype)
+                if values.min() < held.min or values.max() > held.max:
+                    return False
+    return True
 
 
 def _number(table: Table, columns: Columns, rank: int) -> Columns:
@@ -151,9 +166,8 @@ def _sum_parts(lane: Lane, arrival_ns: IntArray, keys: IntArray) -> tuple[Column
     code, where = np.unique(segment * max(len(keys), 1) + key, return_inverse=True)
     total = np.bincount(where, busy[chosen][inside], minlength=len(code)).astype(np.int64)
     seg, own = np.divmod(code, max(len(keys), 1))
-    most = np.iinfo(np.int32).max
-    parts = {"key": own.astype(np.int32), "busy_ns": np.minimum(total, most).astype(np.int32)}
-    return parts, np.bincount(seg, minlength=len(arrival_ns)).astype(np.int32)
+    parts = {"key": own.astype(np.int32), "busy_ns": total}
+    return parts, np.bincount(seg, minlength=len(arrival_ns))
 
 
 def _digest_batches(ranges: Columns, told: np.ndarray[Any, Any], rank: int, lane: Lane) -> Columns:

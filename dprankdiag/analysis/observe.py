@@ -40,7 +40,6 @@ from dprankdiag.analysis.steps import Cut, cut_steps
 from dprankdiag.analysis.work import list_kernel_uses
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
-from dprankdiag.model.digests import is_digested
 from dprankdiag.model.schema import Columns, count_rows, take_rows
 from dprankdiag.model.sources import Trace
 
@@ -132,7 +131,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     Takes the kernels over: the trace holds none afterwards.
     """
     has_rows = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
-    has_kernels = has_rows or is_digested(trace.tables)
+    has_kernels = has_rows or bool(trace.digests)
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
         if not naming.channels:
@@ -143,7 +142,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     else:
         naming, is_step = name_ranges(trace.names, range_catalog)
     shelf = KernelShelf(trace.tables, trace.names, len(trace.ranks), naming) if has_rows else None
-    digests = DigestShelf(trace, naming) if is_digested(trace.tables) else None
+    digests = DigestShelf(trace, naming) if trace.digests else None
     make = shelf.lane if shelf else partial(range_lane, trace, naming)
     calls, keys, slower = [], [], []
     batches: list[BatchSeries | None] = []

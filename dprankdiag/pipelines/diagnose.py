@@ -191,7 +191,7 @@ def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:
     Raises:
         UsageError: nothing lies in it.
     """
-    if is_digested(trace.tables):
+    if trace.digests:
         mend = "analyse the traces themselves with --window"
         raise UsageError("digests cannot be cut in time", where="--window", mend=mend)
     first, last = _event_span(trace)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dprankdiag.errors import InputError
 from dprankdiag.model.digests import DIGEST_CALLS, DIGEST_TABLES, is_digested
-from dprankdiag.model.schema import ABSENT_NS, Columns, Table
+from dprankdiag.model.schema import ABSENT_NS, Columns, Table, take_rows
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.base import Array
@@ -80,13 +80,12 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
     # In the order of ranks, so that the order in which files are given changes nothing, not even whose clock counts.
     used = list(dict.fromkeys(number for number, _ in order.seats))
     placements = dict(zip(used, place_sessions([readings[number].session for number in used]), strict=True))
+    moves: list[dict[str, Array]] = [{}]
     if _keeps_everything(readings, order):
-        names, tables = readings[0].names, dict(readings[0].tables)
+        names, tables = readings[0].names, {table.name: readings[0].tables[table.name] for table in TRACE_TABLES}
     else:
         names, moves = _join_names(readings)
-        tables = {
-            table.name: _join_table(table, readings, order, placements, moves) for table in _list_tables(readings)
-        }
+        tables = {table.name: _join_table(table, readings, order, placements, moves) for table in TRACE_TABLES}
     domain = {number: position for position, number in enumerate(used)}
     spans = [(readings[number].session, placements[number].offset_ns) for number in used]
     return Trace(
@@ -102,22 +101,13 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
         end_ns=max((session.end_ns + offset for session, offset in spans), default=0),
         missing_ranks=order.missing,
         notes=order.notes + _note_clocks(readings, placements),
+        digests=_take_digests(readings, order, placements, moves),
     )
 
 
 def _keeps_everything(readings: Sequence[Reading], order: RankOrder) -> bool:
     """Say whether the only reading has its actors in the order of the ranks, so that its tables serve as they are."""
     return len(readings) == 1 and [actor for _, actor in order.seats] == list(range(len(order.seats)))
-
-
-def _list_tables(readings: Sequence[Reading]) -> tuple[Table, ...]:
-    """List the tables to join; where some readings are digests, the others get empty tables of them."""
-    if not any(is_digested(reading.tables) for reading in readings):
-        return TRACE_TABLES
-    for reading in readings:
-        for table in DIGEST_TABLES:
-            reading.tables.setdefault(table.name, table.empty())
-    return (*TRACE_TABLES, *DIGEST_TABLES)
 
 
 def _join_table(
@@ -147,6 +137,45 @@ def _join_table(
         for reading in readings:
             del reading.tables[table.name][column.name]
     return joined
+
+
+def _take_digests(
+    readings: Sequence[Reading],
+    order: RankOrder,
+    placements: Mapping[int, Placement],
+    moves: Sequence[Mapping[str, Array]],
+) -> tuple[dict[str, Columns], ...]:
+    """Take each rank's rows of digests, most of them as they lie in their reading; nothing if there is no digest."""
+    digested = {number for number in placements if is_digested(readings[number].tables)}
+    rows = {
+        (number, table.name): split_ranks(readings[number].tables[table.name], len(readings[number].actors))
+        for number in digested
+        for table in DIGEST_TABLES
+    }
+    return tuple(
+        {
+            table.name: _place(
+                table.name,
+                take_rows(readings[number].tables[table.name], rows[number, table.name][actor]),
+                placements[number].offset_ns,
+                moves[number],
+            )
+            for table in DIGEST_TABLES
+        }
+        if number in digested
+        else {}
+        for number, actor in (order.seats if digested else ())
+    )
+
+
+def _place(table: str, columns: Columns, offset_ns: int, move: Mapping[str, Array]) -> Columns:
+    """Carry a rank's rows to the common axis and names."""
+    for name, values in columns.items():
+        if name in _TIMES:
+            columns[name] = _shift(values, offset_ns)
+        elif (table, name) in _IDS and move and len(values):
+            columns[name] = _renumber(values, move[_IDS[table, name]])
+    return columns
 
 
 def _renumber(values: Array, move: Array) -> Array:
