@@ -29,7 +29,7 @@ USUAL_SPREAD = 5.0
 """Standard deviations of the transfer within which a meeting is like most of them."""
 
 MOST_FITTED, FEWEST_FITTED, MOST_CALLS = 4096, 512, 500_000
-"""Meetings that a slope is fitted to; more of them change nothing. Of many members fewer do, for so many calls in all."""
+"""Meetings that a slope is fitted to; more change nothing. Of many members fewer do, for so many calls in all."""
 
 
 MOST_MATCHED = 0.8

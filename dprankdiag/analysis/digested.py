@@ -100,11 +100,11 @@ class DigestShelf:
             has_launches=has_launches,
             idle_from_ns=idle[0],
             idle_until_ns=idle[1],
-            **columns,  # type: ignore[arg-type]
+            **columns,
         )
 
     def _join_key(self, name_id: np.ndarray[Any, Any], shape_id: np.ndarray[Any, Any]) -> IntArray:
-        return name_id.astype(np.int64) * self._n_shapes + shape_id
+        return np.asarray(name_id.astype(np.int64) * self._n_shapes + shape_id)
 
     def _sum_probes(self, rank: int, edges: IntArray, probe_keys: IntArray) -> IntArray:
         """Sum the time in keys of equal work between edges that count the rank's calls."""
@@ -113,7 +113,7 @@ class DigestShelf:
         busy = parts["busy_ns"] if is_probe.all() else parts["busy_ns"] * is_probe[parts["key"]]
         total = np.concatenate([[0], np.cumsum(busy, dtype=np.int64)])
         bounds = np.concatenate([[0], np.cumsum(self._digests[rank]["digest_calls"]["parts"], dtype=np.int64)])
-        return np.diff(total[bounds[edges]])
+        return np.asarray(np.diff(total[bounds[edges]]))
 
 
 def _merge(

@@ -86,7 +86,7 @@ DIGEST_RANKS = Table(
     "one rank whose kernels were digested",
     (
         _RANK,
-        Column("contention_ratio", "float64", "ratio", "how much slower work is beside calls; NaN if it cannot be seen"),
+        Column("contention_ratio", "float64", "ratio", "how much slower work is beside calls; NaN if unknown"),
         Column("has_launches", "bool", "flag", "launch calls were recorded"),
     ),
 )

@@ -12,7 +12,6 @@ from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
-from dprankdiag.model.sources import Reading
 from dprankdiag.pipelines.diagnose import Options, diagnose_inputs
 from dprankdiag.pipelines.inputs import list_files, read_inputs
 from dprankdiag.store.bundle import SUFFIX, is_bundle, pack_bundle
@@ -53,9 +52,7 @@ def digest(path: Path, patterns: Path | None = None, progress: Progress | None =
     if progress is not None:
         progress(f"digest {path.name}", None)
     reading = inputs.readings[0]
-    tables = digest_tables(
-        reading.tables, reading.names, len(reading.actors), load_kernels(patterns), load_ranges()
-    )
+    tables = digest_tables(reading.tables, reading.names, len(reading.actors), load_kernels(patterns), load_ranges())
     kept: dict[str, Columns] = tables or {name: dict(columns) for name, columns in reading.tables.items()}
     members = pack_digest(replace(reading, tables=kept), mark_patterns(patterns))
     outcome = diagnose_inputs(inputs, Options(patterns=patterns), progress=progress)

@@ -56,9 +56,7 @@ class Inputs:
     ledgers: tuple[LedgerFile, ...] = ()
 
 
-def read_inputs(
-    paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1, patterns: str = ""
-) -> Inputs:
+def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1, patterns: str = "") -> Inputs:
     """Read every file given; a folder stands for its files and the parquetdir exports in it, or is such an export.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error

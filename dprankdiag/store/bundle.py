@@ -68,9 +68,7 @@ def _default_mode() -> int:
     return 0o666 & ~mask
 
 
-def pack_bundle(
-    diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()
-) -> bytes:
+def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()) -> bytes:
     """Make the bytes of a bundle.
 
     Args:

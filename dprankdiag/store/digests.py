@@ -160,5 +160,3 @@ def _read(archive: zipfile.ZipFile, held: set[str], table: Table, where: str) ->
         if (table.name, column) in _FROM_START:
             columns[column] = columns[column] + columns["start_ns"]
     return columns
-
-

@@ -36,6 +36,7 @@ KERNEL_NAMES = (
     "void rmsnorm_kernel<bf16>(bf16*)",
     "nvjet_tst_64x64_64x16_1x1_v_bz_TNT",
 )
+USUAL_NS = {"attention": 60_000, "norm": 4_000, "router": 9_000, "expert": 50_000, "down": 8_000}
 UTC_NS = 1_790_000_000_000_000_000
 
 
@@ -82,7 +83,13 @@ def _draw_work(cell: Cell, random: np.random.Generator) -> dict[str, np.ndarray[
     shape = (cell.ranks, cell.steps, cell.layers)
     chip = random.normal(1.0, 0.005, (cell.ranks, 1, 1))
     made = {}
-    for name, usual_ns in (("attention", 60_000), ("norm", 4_000), ("router", 9_000), ("expert", 50_000), ("down", 8_000)):
+    for name, usual_ns in (
+        ("attention", 60_000),
+        ("norm", 4_000),
+        ("router", 9_000),
+        ("expert", 50_000),
+        ("down", 8_000),
+    ):
         values = usual_ns * chip * random.normal(1.0, 0.02, shape)
         if name == "attention":
             values[cell.culprit, cell.slow_steps] *= 3.0
