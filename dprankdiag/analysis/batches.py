@@ -43,7 +43,7 @@ def read_batches(trace: Trace, told: FloatArray, rank: int, lane: Lane) -> Batch
     if not len(rows):
         return None
     requests, held, prompt = told[ranges["name_id"][rows]].T
-    return BatchSeries(_find_begins(lane, ranges["start_ns"][rows]), requests, held, prompt)
+    return BatchSeries(find_begins(lane, ranges["start_ns"][rows]), requests, held, prompt)
 
 
 def align_batches(
@@ -99,7 +99,7 @@ def _tabulate(seen: Observations, values: Sequence[FloatArray]) -> FloatArray:
     return table
 
 
-def _find_begins(lane: Lane, announced_ns: IntArray) -> IntArray:
+def find_begins(lane: Lane, announced_ns: IntArray) -> IntArray:
     """Find the start of the first row launched after each moment; the moment itself where no launches are known."""
     if lane.launch_ns is None:
         return announced_ns

@@ -13,6 +13,7 @@ from dprankdiag.analysis.overlap import Halves, Overlap, join_overlaps, measure_
 from dprankdiag.model.schema import Columns, count_rows
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 PLACE_FACTOR = 1_000_003
 
@@ -91,23 +92,36 @@ def extract_calls(lane: Lane, rank: int, messages: Columns | None = None) -> dic
     ready = lane.same_stream_ready()[rows]
     start, end = lane.start_ns[rows], lane.end_ns[rows]
     arrival = np.minimum(np.maximum(start, ready), end)
-    before = _rows_before(lane, rows)
+    before = find_rows_before(lane, rows)
     place = lane.key[rows] * PLACE_FACTOR + np.where(before >= 0, lane.key[before], -1)
     near = np.where(lane.channel[before] >= 0, lane.channel[before], -2 - lane.family[before].astype(np.int64))
     overlap = measure_overlap(lane, rows, arrival, ready)
-    sequence = None
+    every = Calls(rank, start, arrival, end, place, overlap, before=np.where(before >= 0, near, -1))
+    return part_calls(every, lane.channel[rows], lane.stream[rows], messages)
+
+
+def part_calls(
+    every: Calls, channel: Int32Array, stream: Int32Array, messages: Columns | None
+) -> dict[tuple[int, int], Calls]:
+    """Part a rank's calls by (channel id, stream), each part sorted by start.
+
+    Args:
+        channel, stream: `(n,)` of each call.
+        messages: see `extract_calls`.
+    """
     if messages is not None and count_rows(messages):
-        place, sequence = _read_messages(messages, start, lane.stream[rows].astype(np.int64), place)
-    every = Calls(rank, start, arrival, end, place, overlap, None, sequence, np.where(before >= 0, near, -1))
+        place, sequence = _read_messages(messages, every.start_ns, stream.astype(np.int64), every.place)
+        every = replace(every, place=place, sequence=sequence)
     found = {}
-    for channel in np.unique(lane.channel[rows]):
-        here = lane.channel[rows] == channel
-        for stream in np.unique(lane.stream[rows][here]):
-            mine = here & (lane.stream[rows] == stream)
-            taken = every.take(mine)
+    for channel_id in np.unique(channel):
+        here = channel == channel_id
+        for one in np.unique(stream[here]):
+            taken = every.take(np.flatnonzero(here & (stream == one)))
+            if (taken.start_ns[1:] < taken.start_ns[:-1]).any():
+                taken = taken.take(np.argsort(taken.start_ns, kind="stable"))
             if taken.sequence is not None and (taken.sequence < 0).any():
                 taken = replace(taken, sequence=None)
-            found[int(channel), int(stream)] = taken
+            found[int(channel_id), int(one)] = taken
     return found
 
 
@@ -124,8 +138,8 @@ def _read_messages(
     return told, np.where(known, (group << GROUP_SHIFT) + np.minimum(number, LARGEST), -1)
 
 
-def _rows_before(lane: Lane, rows: IntArray) -> IntArray:
-    """Return the row before each call on its stream, -1 where it is the first."""
+def find_rows_before(lane: Lane, rows: IntArray) -> IntArray:
+    """Find the row before each call on its stream, -1 where it is the first."""
     before = np.full(len(lane.key), -1, np.int64)
     for stream in np.unique(lane.stream[rows]):
         own = np.flatnonzero(lane.stream == stream)

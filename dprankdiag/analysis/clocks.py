@@ -19,6 +19,9 @@ PROBE = 96
 """Consecutive ends compared when looking for the shift."""
 
 CANDIDATES = 6
+ROUGH_POINTS, ROUGH_CANDIDATES = 25, 12
+"""Intervals by which windows are first compared, and how many times as many windows are then compared in full."""
+
 GROW_POINTS = 512
 FIT_POINTS = 4096
 """Ends a line is fitted through at most, taken evenly: more would not place it better."""
@@ -34,6 +37,10 @@ AGREE = 0.4
 
 DISTINCT = 3.0
 """A runner-up must fit at least this many times worse (DESIGN 2.1, rule 12)."""
+
+
+HOPELESS = 10.0
+"""A part of the recording that fits so many times worse than a runner-up may is not looked at further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,10 @@ def fit_clock(reference_ends: IntArray, ends: IntArray) -> ClockFit | None:
         return None
     fits: list[ClockFit] = []
     for anchor, partner in _candidate_pairs(reference_ends, ends):
-        fit = _grow(reference_ends, ends, anchor, partner)
+        if any(_leads_to(fit, int(reference_ends[anchor]), int(ends[partner])) for fit in fits):
+            continue
+        most_ns = HOPELESS * DISTINCT * (min((it.residual_ns for it in fits), default=np.inf) + 1)
+        fit = _grow(reference_ends, ends, anchor, partner, most_ns)
         if fit is not None and not any(_same_alignment(fit, other) for other in fits):
             fits.append(fit)
     if not fits:
@@ -98,18 +108,31 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
         anchor = int((len(reference_ends) - width) * share)
         wanted = np.diff(reference_ends[anchor : anchor + width])
         windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
-        scores = np.empty(len(windows))
-        for low in range(0, len(windows), 4096):
-            chunk = windows[low : low + 4096]
-            scores[low : low + 4096] = np.median(np.abs(chunk - wanted), axis=1)
+        some = np.unique(np.linspace(0, width - 2, ROUGH_POINTS).astype(np.int64))
+        rough = _score(windows, wanted, some)
+        likely = np.sort(np.argsort(rough, kind="stable")[: ROUGH_CANDIDATES * CANDIDATES])
+        scores = _score(windows[likely], wanted, np.arange(width - 1))
         best = np.argsort(scores, kind="stable")[:CANDIDATES]
-        pairs.extend((float(scores[index]), anchor, int(index)) for index in best)
+        pairs.extend((float(scores[index]), anchor, int(likely[index])) for index in best)
     pairs.sort()
     return [(anchor, partner) for _, anchor, partner in pairs]
 
 
-def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int) -> ClockFit | None:
-    """Refine a line through (reference, clock) pairs from one anchor outwards."""
+def _score(windows: IntArray, wanted: IntArray, points: IntArray) -> FloatArray:
+    """Measure how far the intervals of each window lie from those wanted, `(n_windows,)`, the median of some points."""
+    scores = np.empty(len(windows))
+    for low in range(0, len(windows), 4096):
+        chunk = windows[low : low + 4096, points]
+        scores[low : low + 4096] = np.median(np.abs(chunk - wanted[points]), axis=1)
+    return scores
+
+
+def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int, most_ns: float) -> ClockFit | None:
+    """Refine a line through (reference, clock) pairs from one anchor outwards.
+
+    Args:
+        most_ns: a residual beyond which the alignment is no rival of the best, and is given up.
+    """
     origin = int(ends[partner])
     offset, drift = int(ends[partner] - reference_ends[anchor]), 0
     typical = float(np.median(np.diff(reference_ends)))
@@ -133,6 +156,8 @@ def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int) -
         offset += round(intercept)
         drift = round(slope * 1e9)
         fit = ClockFit(offset, drift, origin, round(float(np.quantile(residual, AGREE))), None, int(good.sum()))
+        if fit.residual_ns > most_ns:
+            return None
         if near.all():
             return fit
         span *= 3
@@ -193,6 +218,12 @@ def _reweighted_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
         scale = max(float(np.median(distance)) * 1.4826, 1.0)
         weights = np.where(distance <= 2 * scale, 1.0, 2 * scale / np.maximum(distance, 1e-9)) ** 2
     return slope, intercept
+
+
+def _leads_to(fit: ClockFit, reference_ns: int, time_ns: int) -> bool:
+    """Tell whether a fit puts two ends together, so that growing from them would only find it again."""
+    moved = int(fit.apply(np.array([time_ns], np.int64))[0])
+    return abs(moved - reference_ns) <= 4 * (fit.residual_ns + 50)
 
 
 def _same_alignment(left: ClockFit, right: ClockFit) -> bool:

@@ -28,8 +28,8 @@ TOLD_APART = 2.0
 USUAL_SPREAD = 5.0
 """Standard deviations of the transfer within which a meeting is like most of them."""
 
-MOST_FITTED = 4096
-"""Meetings that a slope is fitted to; more of them change nothing."""
+MOST_FITTED, FEWEST_FITTED, MOST_CALLS = 4096, 512, 500_000
+"""Meetings that a slope is fitted to; more change nothing. Of many members fewer do, for so many calls in all."""
 
 
 MOST_MATCHED = 0.8
@@ -207,10 +207,22 @@ def _waits_for_none(groups: Sequence[tuple[IntArray, IntArray]]) -> bool:
     Args:
         groups: arrivals and ends, each `(n_meetings, n_members)`.
     """
-    often = [pair for pair in groups if len(pair[0]) >= FEWEST_AT_PLACE]
+    often = [_take_evenly(*pair) for pair in groups if len(pair[0]) >= FEWEST_AT_PLACE]
     plain = [(arrival.max(axis=1, keepdims=True) - arrival, end - arrival) for arrival, end in often]
     among = [tuple(values - values.mean(axis=1, keepdims=True) for values in pair) for pair in plain]
     return _has_no_slope(plain) and _has_no_slope(among)
+
+
+def _count_fitted(n_members: int) -> int:
+    return min(MOST_FITTED, max(FEWEST_FITTED, MOST_CALLS // n_members))
+
+
+def _take_evenly(arrival: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Take as many meetings as tell enough; all of those of few members."""
+    if arrival.size <= MOST_CALLS:
+        return arrival, end
+    rows = np.unique(np.linspace(0, len(arrival) - 1, _count_fitted(arrival.shape[1])).astype(np.int64))
+    return arrival[rows], end[rows]
 
 
 def _has_no_slope(pairs: Sequence[tuple[np.ndarray[Any, Any], ...]]) -> bool:
@@ -248,7 +260,7 @@ def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[
     transfer_noise = float(robust_sd(transfer))
     # Where transfers are long for a while, how long a call lasts tells of them and not of the wait.
     usual = np.flatnonzero(np.abs(transfer - np.median(transfer)) <= USUAL_SPREAD * transfer_noise)
-    some = usual[np.unique(np.linspace(0, len(usual) - 1, MOST_FITTED).astype(np.int64))]
+    some = usual[np.unique(np.linspace(0, len(usual) - 1, _count_fitted(arrival.shape[1])).astype(np.int64))]
     for member in range(arrival.shape[1]):
         wait = (last - arrival[:, member]).astype(np.float64)
         duration = (end[:, member] - arrival[:, member]).astype(np.float64)

@@ -27,6 +27,9 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_STEPS = 3
 
+BLOCK = 8
+"""Ranks whose numbers are written together: as many as share a line of memory."""
+
 
 class Leave(NamedTuple):
     """Where ranks leave a meeting.
@@ -130,6 +133,14 @@ class StepGrid:
         if self.beside is not None:
             waits = waits | (self.beside.event == FORK)[None, :, None]
         return np.asarray((self.behind_ns == 0) & waits)
+
+    def find_last(self, steps: IntArray, ranks: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Say of some steps and ranks what `is_last` says of all, `(len(steps), n_positions, len(ranks))`."""
+        chosen = np.ix_(steps, np.arange(self.segment.shape[1]), np.array(ranks, np.int64))
+        if self.beside is not None:
+            return np.asarray(self.is_last[chosen])
+        # Of a call that waits; no other is last.
+        return np.asarray(self.waits[chosen] & (self.wait[chosen] == 0))
 
     @property
     def operations(self) -> set[str]:
@@ -255,10 +266,11 @@ def _name_attention(segments: Sequence[Segments], begin: IntArray, stop: IntArra
     """Collect, for every step, which attention kernels ran on any rank (see `Segments.attention_names`)."""
     begin = begin + (stop - begin > 1)
     bits = np.zeros(len(begin), np.int64)
+    known = int(np.bitwise_or.reduce([np.bitwise_or.reduce(member.attention_names, initial=0) for member in segments]))
     for value in range(3, 63):
-        counts = [((member.attention_names >> value) & 1).astype(np.int32) for member in segments]
-        if not any(count.any() for count in counts):
+        if not (known >> value) & 1:
             continue
+        counts = [((member.attention_names >> value) & 1).astype(np.int32) for member in segments]
         within = [_count_within(c, begin[:, rank], stop[:, rank]) > 0 for rank, c in enumerate(counts)]
         bits |= np.any(within, axis=0).astype(np.int64) << value
     return [int(value) for value in bits]
@@ -299,16 +311,19 @@ def _fill(
     first = begin[:, 0, None] + np.arange(n_positions)[None, :]
     event = participations[0].event[first[0]]
     has_call = find_partners(participations[0], first[0], len(sets)) >= 0
+    columns: dict[str, list[IntArray]] = {}
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
         index = begin[:, rank, None] + np.arange(n_positions)[None, :]
         before = index[:, 0] - 1
-        arrays["segment"][:, :, rank] = part.arrival_ns[index] - part.end_ns[index - 1]
-        waits[:, :, rank] = part.waits[index]
-        for name, values in _split_stay(part, index, event, has_call).items():
-            arrays[name][:, :, rank] = values
+        segment = part.arrival_ns[index] - part.end_ns[index - 1]
+        found = _split_stay(part, index, event, has_call) | _split_segments(segment, own, index)
+        for name, values in (found | {"segment": segment, "waits": part.waits[index]}).items():
+            columns.setdefault(name, []).append(values)
+        if len(columns["waits"]) == BLOCK or rank == n_ranks - 1:
+            _write_block(arrays | components | {"waits": waits}, columns, rank + 1)
+            columns = {}
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
         group[:, rank] = np.where(event == JOIN, -1 - rank, part.set_id[index[0]])
-        _fill_components(components, arrays["segment"][:, :, rank], own, index, rank)
         if rank == 0:
             start_ns, end_ns = (part.shared_end_ns[before], part.shared_end_ns[index[:, -1]])
     layer, side = _find_layers(components)
@@ -370,22 +385,28 @@ def _split_stay(
     return {"wait": wait, "own_transfer": own, "exit": leave, "transfer": np.where(join, 0, shared - last)}
 
 
-def _fill_components(
-    components: dict[str, IntArray], segment: IntArray, own: Segments, index: IntArray, rank: int
-) -> None:
+def _split_segments(segment: IntArray, own: Segments, index: IntArray) -> dict[str, IntArray]:
     """Split a rank's segments; what overlaps a meeting or another lane is taken off `rest` first, then off `other`."""
     attention, expert, probe = (own.attention_ns[index], own.expert_ns[index], own.probe_ns[index])
     other = own.work_ns[index] - attention - expert - probe
     contention = own.contention_ns[index]
     idle = segment - attention - expert - probe - other - contention
     host = np.minimum(own.host_ns[index], np.maximum(idle, 0))
-    components["attention"][:, :, rank] = attention
-    components["expert"][:, :, rank] = expert
-    components["probe"][:, :, rank] = probe
-    components["other"][:, :, rank] = other
-    components["contention"][:, :, rank] = contention
-    components["host"][:, :, rank] = host
-    components["rest"][:, :, rank] = idle - host
+    return {
+        "attention": attention,
+        "expert": expert,
+        "probe": probe,
+        "other": other,
+        "contention": contention,
+        "host": host,
+        "rest": idle - host,
+    }
+
+
+def _write_block(arrays: dict[str, Any], columns: dict[str, list[IntArray]], stop: int) -> None:
+    """Write what was found of the ranks before `stop`; several at a time, for they lie side by side in memory."""
+    for name, parts in columns.items():
+        arrays[name][:, :, stop - len(parts) : stop] = np.stack(parts, axis=2)
 
 
 def _find_layers(components: dict[str, IntArray]) -> tuple[IntArray, tuple[str, ...]]:

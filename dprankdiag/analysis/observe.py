@@ -13,8 +13,9 @@ import numpy as np
 from dprankdiag.analysis.abilities import judge_abilities
 from dprankdiag.analysis.alignment import Alignment, align_clocks, shift_lane
 from dprankdiag.analysis.batches import align_batches, parse_batches, read_batches
-from dprankdiag.analysis.calls import extract_calls
+from dprankdiag.analysis.calls import Calls, extract_calls
 from dprankdiag.analysis.collectives import MeetingSet, Refusal
+from dprankdiag.analysis.digested import DigestShelf
 from dprankdiag.analysis.grid import bound_steps, build_grids
 from dprankdiag.analysis.host_meetings import time_host_meetings
 from dprankdiag.analysis.inference import infer_channels
@@ -64,7 +65,7 @@ class Observed:
         local_calls: communication calls that seem to wait for no other rank.
         left_out: complete steps whose kind is too rare to compare.
         reasons: why no group could be compared, for people; empty if one could.
-        kernels: of the groups' ranks, packed; None if the recording holds none.
+        kernels: of the groups' ranks, packed; None if the recording holds none, or only digests of some.
         unseen: work that the recording shows only from beside; None if nobody looked.
     """
 
@@ -98,12 +99,25 @@ class Lanes:
     Attributes:
         make, give: make a lane; `give` for the last time.
         contention: how much slower work is while calls run beside it, in the median rank; 0 where that cannot be seen.
+        digests: what stands in for the lanes of some ranks, or of all; None if every rank has one.
     """
 
     make: Callable[[int], Lane]
     give: Callable[[int], Lane]
     alignment: Alignment
     contention: float
+    digests: DigestShelf | None = None
+
+    def cut(self, rank: int, part: Participation, probe_keys: IntArray, *, beside: bool) -> Segments:
+        """Cut a rank's time at its meetings, by its digest where it has one.
+
+        Args:
+            beside: its calls run beside work, so that its lane will be made again.
+        """
+        if self.digests is not None and rank in self.digests:
+            return self.digests.cut(rank, part.arrival_ns, part.end_ns, probe_keys, self.alignment.fits[rank])
+        lane = self.keep(rank) if beside else self.spend(rank)
+        return cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys, self.contention if beside else 0.0)
 
     def keep(self, rank: int) -> Lane:
         """Make a rank's lane, to be made again."""
@@ -119,7 +133,8 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
 
     Takes the kernels over: the trace holds none afterwards.
     """
-    has_kernels = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
+    has_rows = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
+    has_kernels = has_rows or bool(trace.digests)
     unseen = find_unseen(trace)
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
@@ -130,15 +145,23 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         is_step = np.zeros(0, bool)
     else:
         naming, is_step = name_ranges(trace.names, range_catalog)
-    shelf = KernelShelf(trace, naming) if has_kernels else None
+    shelf = KernelShelf(trace.tables, trace.names, len(trace.ranks), naming) if has_rows else None
+    digests = DigestShelf(trace, naming) if trace.digests else None
     make = shelf.lane if shelf else partial(range_lane, trace, naming)
     calls, keys, slower = [], [], []
     batches: list[BatchSeries | None] = []
     told = parse_batches(trace.names.range_names)
     messages = _split_messages(trace)
     for rank in range(len(trace.ranks)):
+        if digests is not None and rank in digests:
+            calls.append(digests.list_calls(rank, messages[rank]))
+            keys.append(digests.list_keys(rank))
+            slower.append(digests.tell_contention(rank))
+            batches.append(digests.list_batches(rank))
+            continue
         lane = make(rank)
-        calls.append(extract_calls(lane, rank, messages[rank]))
+        found = extract_calls(lane, rank, messages[rank])
+        calls.append(_leave_out_overlap(found) if digests is not None else found)
         keys.append(measure_keys(lane))
         slower.append(measure_contention(lane))
         batches.append(read_batches(trace, told, rank, lane))
@@ -150,7 +173,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     marks = _step_marks(trace, is_step)
     spend = shelf.spend if shelf else make
     known = [factor for factor in slower if factor is not None]
-    lanes = Lanes(make, spend, alignment, float(np.median(known)) if known else 0.0)
+    lanes = Lanes(make, spend, alignment, float(np.median(known)) if known else 0.0, digests)
     groups, left_out = _build_groups(trace, naming, sets, keys, batches, lanes, marks, has_kernels)
     if has_kernels:
         groups = [_add_host_meetings(trace, range_catalog, group, alignment) for group in groups]
@@ -164,9 +187,14 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         local_calls,
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
-        None if shelf is None else _record_kernels(trace, shelf, alignment),
+        None if shelf is None or digests is not None else _record_kernels(trace, shelf, alignment),
         unseen,
     )
+
+
+def _leave_out_overlap(calls: dict[tuple[int, int], Calls]) -> dict[tuple[int, int], Calls]:
+    """Leave out how calls lie beside work: of other ranks only a digest is there, which is made where it is little."""
+    return {place: replace(mine, overlap=None) for place, mine in calls.items()}
 
 
 def _add_host_meetings(trace: Trace, catalog: RangeCatalog, group: Observations, alignment: Alignment) -> Observations:
@@ -222,11 +250,7 @@ def _build_groups(
     segments: dict[int, Segments] = {}
     beside = {rank for item in sets if item.beside for rank in item.ranks}
     for rank, ranks in owner.items():
-        lane = lanes.keep(rank) if rank in beside else lanes.spend(rank)
-        part = participations[rank]
-        contention = lanes.contention if rank in beside else 0.0
-        segments[rank] = cut_segments(lane, part.arrival_ns, part.end_ns, probe_keys[ranks].keys, contention)
-        del lane
+        segments[rank] = lanes.cut(rank, participations[rank], probe_keys[ranks].keys, beside=rank in beside)
     groups, count, hidden_ns = [], 0, 0.0
     for ranks in components:
         world = find_world(sets, ranks)

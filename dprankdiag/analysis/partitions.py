@@ -26,7 +26,8 @@ LOST_FACTOR = 2.0
 
 TICK_NS = 50
 
-SAMPLE = 1500
+SAMPLE, FEWEST_SAMPLED, MOST_SAMPLED = 1500, 250, 150_000
+"""Calls of each member that are looked at, and of all members together: the more members, the fewer of each tell."""
 
 
 def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
@@ -39,7 +40,8 @@ def choose_partition(calls: Sequence[Calls]) -> list[tuple[int, ...]] | None:
     n = len(calls)
     if n == 2:
         return [(0, 1)]
-    sampled = [_middle(member) for member in calls]
+    most = min(SAMPLE, max(FEWEST_SAMPLED, MOST_SAMPLED // n))
+    sampled = [_middle(member, most) for member in calls]
     fits = [
         _partition_fit(sampled, groups)
         for size in range(n, 1, -1)
@@ -79,11 +81,11 @@ class _Fit:
     scatter_ns: float
 
 
-def _middle(calls: Calls) -> Calls:
-    if len(calls) <= 2 * SAMPLE:
+def _middle(calls: Calls, most: int) -> Calls:
+    if len(calls) <= 2 * most:
         return calls
-    low = (len(calls) - SAMPLE) // 2
-    return calls.take(slice(low, low + SAMPLE))
+    low = (len(calls) - most) // 2
+    return calls.take(slice(low, low + most))
 
 
 def list_partitions(n: int, size: int) -> list[list[tuple[int, ...]]]:

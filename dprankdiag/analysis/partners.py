@@ -50,6 +50,9 @@ def match_rows(members: Sequence[Calls]) -> IntArray:
         for position, member in enumerate(members):
             index[:, position] = _find_number(member.sequence, reference.sequence)
         return index
+    if _meet_in_order(reference, members):
+        index[:] = np.arange(len(reference))[:, None]
+        return index
     reference_ends = _ascending(reference.end_ns)
     for position, member in enumerate(members):
         if position == lead:
@@ -60,6 +63,17 @@ def match_rows(members: Sequence[Calls]) -> IntArray:
         partner = np.where(mutual & _overlap(reference, member, partner), partner, -1)
         index[:, position] = _mend_runs(reference, member, partner)
     return index
+
+
+def _meet_in_order(reference: Calls, members: Sequence[Calls]) -> bool:
+    """Tell at a glance that the k-th calls of all are one meeting: ends lie closer than any two of one, all overlap."""
+    if len(reference) < 2 or any(len(member) != len(reference) for member in members):
+        return False
+    ends = np.stack([member.end_ns for member in members])
+    if int(np.abs(ends - reference.end_ns).max()) * 2 >= int(np.diff(ends, axis=1).min()):
+        return False
+    starts, slack = np.stack([member.start_ns for member in members]), _clock_slack(reference)
+    return bool((starts <= reference.end_ns + slack).all() and (reference.start_ns <= ends + slack).all())
 
 
 def _find_number(numbers: IntArray | None, wanted: IntArray) -> IntArray:

@@ -14,18 +14,22 @@ from dprankdiag.analysis.statistics import block_length
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def draw_in_order(n: int, draws: int, seed: int = 0) -> IntArray:
-    """Draw block-bootstrap samples of step indices whose blocks stay in the order of time, `(draws, n)`.
+def draw_in_order(n: int, draws: int, drawn: int | None = None, seed: int = 0) -> IntArray:
+    """Draw block-bootstrap samples of step indices whose blocks stay in the order of time, `(draws, drawn)`.
 
     What begins or ends within a recording still does so: causes that are told by when they act need that.
+
+    Args:
+        drawn: steps of a sample; as many as there are if not given.
 
     Source: moving blocks as `statistics.draw_blocks` draws them, here sorted by where they start.
     """
     length = block_length(n)
-    blocks = -(-n // length)
+    drawn = n if drawn is None else drawn
+    blocks = -(-drawn // length)
     starts = np.sort(np.random.default_rng(seed).integers(0, n - length + 1, (draws, blocks)), axis=1)
     index = starts[:, :, None] + np.arange(length)[None, None, :]
-    return index.reshape(draws, -1)[:, :n]
+    return index.reshape(draws, -1)[:, :drawn]
 
 
 def take_steps(seen: Observations, index: IntArray) -> Observations:

@@ -115,13 +115,7 @@ def cut_segments(
         contention: how much slower work is while calls run beside it (see `overlap.measure_contention`).
     """
     work = np.flatnonzero(IS_WORK[lane.family])
-    own_end, begin = lane.end_ns[work], lane.start_ns[work]
-    # In place: each array is as long as the lane, and here most of them are needed at once.
-    np.maximum(begin, lane.same_stream_ready()[work], out=begin)
-    np.maximum(begin, running_end(own_end), out=begin)
-    busy = np.subtract(own_end, begin, out=own_end)
-    np.maximum(busy, 0, out=busy)
-    del own_end
+    begin, busy = measure_busy(lane, work)
     lost = np.zeros(1, np.int64)
     if contention:
         beside = np.minimum(measure_beside(lane, work, begin), busy)
@@ -155,6 +149,20 @@ def cut_segments(
     host_ns, ahead_ns = _measure_launches(lane, rows, ready)
     idle = _find_idle(lane, arrival_ns, rows, ready, content)
     return Segments(arrival_ns, end_ns, *times, host_ns, content, *counts, lane.launch_ns is not None, *idle, ahead_ns)
+
+
+def measure_busy(lane: Lane, work: IntArray) -> tuple[IntArray, IntArray]:
+    """Measure when each row of work could run, and how long it ran from then on.
+
+    Args:
+        work: rows of the lane.
+    """
+    own_end, begin = lane.end_ns[work], lane.start_ns[work]
+    # In place: each array is as long as the lane, and here most of them are needed at once.
+    np.maximum(begin, lane.same_stream_ready()[work], out=begin)
+    np.maximum(begin, running_end(own_end), out=begin)
+    busy = np.subtract(own_end, begin, out=own_end)
+    return begin, np.maximum(busy, 0, out=busy)
 
 
 def _find_ready(lane: Lane) -> IntArray:

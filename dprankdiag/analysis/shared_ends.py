@@ -15,8 +15,9 @@ from dprankdiag.analysis.partners import match_rows
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_MEETINGS = 3000
-"""Meetings looked at, taken evenly: more would not tell the readings better apart."""
+MOST_MEETINGS, FEWER_MEETINGS, MOST_CALLS = 3000, 1000, 200_000
+"""Meetings looked at, taken evenly: more would not tell the readings better apart. Of many ranks fewer do, down to the
+second number, for so many calls in all."""
 
 FEWEST_MEETINGS = 16
 
@@ -41,7 +42,9 @@ def sample_meetings(channels: Sequence[Channel], found: Sequence[Sequence[Meetin
     calls end together far closer than they begin.
     """
     groups = [item for channel, sets in zip(channels, found, strict=True) for item in _list_meetings(channel, sets)]
-    stride = max(1, -(-sum(len(end) for _, _, end in groups) // MOST_MEETINGS))
+    widest = max((len(ranks) for ranks, _, _ in groups), default=1)
+    most = min(MOST_MEETINGS, max(FEWER_MEETINGS, MOST_CALLS // widest))
+    stride = max(1, -(-sum(len(end) for _, _, end in groups) // most))
     seen = []
     for ranks, arrival, end in groups:
         if len(end) >= FEWEST_MEETINGS * stride:
@@ -82,6 +85,8 @@ def _list_meetings(channel: Channel, sets: Sequence[MeetingSet]) -> list[tuple[t
 
 def _end_together(arrival: IntArray, end: IntArray) -> bool:
     """Tell whether ends, each rank's own constant left out, lie much closer than arrivals."""
+    stride = max(1, -(-len(end) // MOST_MEETINGS))
+    arrival, end = arrival[::stride], end[::stride]
     return _measure_spread(end) <= TOGETHER * _measure_spread(arrival)
 
 

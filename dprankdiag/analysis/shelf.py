@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from dprankdiag.analysis.lanes import FAMILY_CODE, GRAPH_REPLAY, MEMORY, Lane, N
 from dprankdiag.catalog.kernels import FAMILIES
 from dprankdiag.model.results import REPLAY_FAMILY
 from dprankdiag.model.schema import ABSENT_NS, Columns
-from dprankdiag.model.sources import Trace
+from dprankdiag.model.sources import Names
 
 COPY = "memory copy or set"
 _COPY, _REPLAY = -1, -2
@@ -23,26 +24,26 @@ class KernelShelf:
     """The kernels, copies and whole-graph replays of every rank, each rank's in arrays of their own.
 
     A rank's rows are packed once they are spent, so that a long trace is not held as a whole beside what is measured on
-    it. Takes the kernels over: the trace holds none afterwards.
+    it. Takes the kernels over: the tables hold none afterwards.
 
     Attributes:
         packed: rows of the ranks that were spent, by position of the rank.
     """
 
-    def __init__(self, trace: Trace, naming: Naming) -> None:
-        kernels, n_ranks = trace.tables["kernels"], len(trace.ranks)
+    def __init__(self, tables: Mapping[str, Columns], names: Names, n_ranks: int, naming: Naming) -> None:
+        kernels = tables["kernels"]
         self.packed: dict[int, PackedRows] = {}
         has_replays = GRAPH_REPLAY in naming.channels
         replay = naming.channels.index(GRAPH_REPLAY) if has_replays else -1
         self._family = np.append(naming.family, np.array([FAMILY_CODE["collective"], MEMORY], np.int8))
         self._channel = np.append(naming.channel, np.array([replay, -1], np.int32))
         self._phase = np.append(naming.phase, np.zeros(2, np.int8))
-        self._names = trace.names.kernel_names
-        self._n_shapes = max(1, len(trace.names.shapes))
+        self._names = names.kernel_names
+        self._n_shapes = max(1, len(names.shapes))
         bounds = np.searchsorted(kernels.pop("rank"), np.arange(n_ranks + 1)).tolist()
         slices = [slice(low, high) for low, high in pairwise(bounds)]
         self._has_launches = [bool(np.any(kernels["launch_ns"][rows] != ABSENT_NS)) for rows in slices]
-        sources = {_COPY: trace.tables["copies"]} | ({_REPLAY: trace.tables["graph_replays"]} if has_replays else {})
+        sources = {_COPY: tables["copies"]} | ({_REPLAY: tables["graph_replays"]} if has_replays else {})
         others = [_list_others(sources, rank, self._n_shapes) for rank in range(n_ranks)]
         places = [
             np.searchsorted(kernels["start_ns"][rows], more["start_ns"], side="right")

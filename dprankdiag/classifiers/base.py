@@ -194,7 +194,7 @@ def _share_last(seen: Observations, ranks: Sequence[int], steps: BoolArray) -> f
     came_last = meetings = 0
     for grid_id, grid in enumerate(seen.grids):
         rows = seen.select(grid_id, steps)
-        came_last += int(grid.is_last[rows][:, :, list(ranks)].any(axis=2).sum())
+        came_last += int(grid.find_last(np.flatnonzero(rows), ranks).any(axis=2).sum())
         meetings += int(rows.sum()) * len(grid.meetings)
     return came_last / meetings if meetings else 0.0
 

@@ -15,7 +15,7 @@ from dprankdiag.cli.outputs import check_outputs, write_outputs
 from dprankdiag.cli.stored import FileOrServer, read_question, span_options
 from dprankdiag.cli.targets import access_options, check_once, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
-from dprankdiag.errors import InputError, UsageError
+from dprankdiag.errors import UsageError
 from dprankdiag.readers.named_paths import split_named
 from dprankdiag.views.base import FORMATS, SUFFIXES, load_view
 
@@ -85,12 +85,13 @@ class Window(click.ParamType[tuple[float, float]]):
 @click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
-    """Diagnose recordings, or print a .dprank bundle again.
+    """Diagnose recordings, print a .dprank bundle again, or join the digests of many nodes.
 
     PATH is a file or folder: Nsight Systems exports (SQLite or parquetdir), torch profiler traces of all ranks (JSON,
     also gzip), metrics and load answers of SGLang or vLLM saved twice or more or their logs (- reads a log from
     standard input), a receive-wait matrix (CSV), or Flight
-    Recorder dumps of all ranks (JSON); any mix. Several engines are judged apart: snapshots of one folder are one
+    Recorder dumps of all ranks (JSON); any mix. Bundles by dprankdiag digest stand in for the traces that they were
+    made of. Several engines are judged apart: snapshots of one folder are one
     engine's, NAME=PATH and NAME@SECONDS=PATH say it where that is wrong.
 
     prometheus+http://HOST:9090 is what a Prometheus stores of engines, in the last hour or from --since to --until.
@@ -142,9 +143,8 @@ def _obtain(
 ) -> tuple[Diagnosis, Mapping[str, Columns]]:
     from dprankdiag.store.bundle import is_bundle
 
-    bundles = [path for path in paths if is_bundle(path)]
-    if bundles:
-        return _reopen(bundles[0], [*paths, *map(Path, question.targets if question else ())], given)
+    if question is None and len(paths) == 1 and is_bundle(paths[0]):
+        return _reopen(paths[0], given)
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
     names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline", "interval_s")
     options = {name: given[name] for name in names}
@@ -160,12 +160,9 @@ def _obtain(
     return outcome.diagnosis, outcome.tables
 
 
-def _reopen(bundle: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> tuple[Diagnosis, Mapping[str, Columns]]:
+def _reopen(bundle: Path, given: Mapping[str, Any]) -> tuple[Diagnosis, Mapping[str, Columns]]:
     from dprankdiag.store.bundle import load_bundle
 
-    if len(paths) > 1:
-        mend = "give one bundle alone, or all the traces"
-        raise InputError("a bundle cannot be joined with other inputs yet", where=str(bundle), mend=mend)
     for name in ("rank_map", "expect_ranks", "window", "patterns", "baseline", "interval_s"):
         if given[name] is not None:
             option = f"--{name.removesuffix('_s').replace('_', '-')}"

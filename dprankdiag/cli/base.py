@@ -33,6 +33,7 @@ FILE = click.Path(path_type=Path, readable=False)
 
 VERBS = {
     "analyze": "dprankdiag.cli.analyze",
+    "digest": "dprankdiag.cli.digest",
     "compare": "dprankdiag.cli.compare",
     "whatif": "dprankdiag.cli.whatif",
     "kernels": "dprankdiag.cli.kernels",

@@ -63,6 +63,18 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], known: Sequen
                 raise UsageError("is an input and would be overwritten", where=str(output), mend="choose another name")
 
 
+def check_folder(folder: Path) -> None:
+    """Check that files can be written into a folder.
+
+    Raises:
+        UsageError: it is not there, no folder, or cannot be written.
+    """
+    if not folder.is_dir():
+        raise UsageError("no such folder", where=str(folder), mend="make it first")
+    if not os.access(folder, os.W_OK):
+        raise UsageError("the folder cannot be written", where=str(folder))
+
+
 def _check_output(output: Path, known: Sequence[str]) -> None:
     where = str(output)
     if not output.name.lower().endswith(tuple(known)):
@@ -108,10 +120,19 @@ def write_text(output: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
+    write_bytes(output, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(output: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     from dprankdiag.store.whole_files import replace_file
 
     try:
-        replace_file(output.resolve(), text.encode("utf-8", "backslashreplace"))
+        replace_file(output.resolve(), content)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
 

@@ -136,6 +136,8 @@ class Trace:
         captures: one a file that was used.
         missing_ranks: ranks that should be there and are not.
         notes: what gather decided and the user should know.
+        digests: by rank, the tables of `model.digests` that stand in for its kernels, by name, nothing for a rank whose
+            rows are all there; empty if there is no digest at all.
     """
 
     ranks: tuple[Rank, ...]
@@ -150,3 +152,4 @@ class Trace:
     end_ns: int
     missing_ranks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    digests: tuple[dict[str, Columns], ...] = ()

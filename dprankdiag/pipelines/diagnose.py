@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from dprankdiag.analysis.observe import observe
 from dprankdiag.catalog.causes import load_causes
-from dprankdiag.catalog.kernels import FAMILIES, load_kernels
+from dprankdiag.catalog.kernels import FAMILIES, load_kernels, mark_patterns
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.errors import InputError, UsageError
 from dprankdiag.model.bundle import publish_numbers
 from dprankdiag.model.diagnosis import Diagnosis, Finding
+from dprankdiag.model.digests import is_digested
 from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
-from dprankdiag.pipelines.baseline import attach_references, describe_against, list_misfits, load_baseline
+from dprankdiag.pipelines.baseline import Baseline, attach_references, describe_against, list_misfits, load_baseline
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
 from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import Inputs, read_inputs
@@ -100,11 +101,35 @@ def diagnose(paths: Sequence[Path], options: Options | None = None, progress: Pr
     """
     options = options or Options()
     return_large_arrays()
-    tell = progress or (lambda text, share: None)
-    catalog = load_kernels(options.patterns)
+    load_kernels(options.patterns)  # what is wrong with the options shows before long files are read
     rank_map = parse_rank_map(options.rank_map) if options.rank_map else None
     baseline = load_baseline(options.baseline) if options.baseline else None
-    inputs = read_inputs(paths, progress, options.jobs) if paths or not options.stored else Inputs((), ())
+    inputs = Inputs((), ())
+    if paths or not options.stored:
+        inputs = read_inputs(paths, progress, options.jobs, mark_patterns(options.patterns))
+    return diagnose_inputs(inputs, options, rank_map, baseline, progress)
+
+
+def diagnose_inputs(
+    inputs: Inputs,
+    options: Options,
+    rank_map: Mapping[str, int] | None = None,
+    baseline: Baseline | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Join what was read to deployments, and diagnose each.
+
+    Takes the tables of the readings over.
+
+    Args:
+        rank_map, baseline: what the options name, as read.
+
+    Raises:
+        UsageError: the window is empty, or the rank map does not fit the files.
+        InputError: the inputs do not belong together.
+    """
+    tell = progress or (lambda text, share: None)
+    catalog = load_kernels(options.patterns)
     if not inputs.readings and options.window is not None:
         raise UsageError("no input has a time axis to cut", where="--window", mend="leave it out")
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
@@ -166,6 +191,9 @@ def cut_window(trace: Trace, window: tuple[float, float]) -> Trace:
     Raises:
         UsageError: nothing lies in it.
     """
+    if trace.digests:
+        mend = "analyse the traces themselves with --window"
+        raise UsageError("digests cannot be cut in time", where="--window", mend=mend)
     first, last = _event_span(trace)
     low, high = first + round(window[0] * NS_PER_S), first + round(window[1] * NS_PER_S)
     tables = {}
@@ -200,8 +228,8 @@ def list_kernels(path: Path, patterns: Path | None = None) -> list[KernelRow]:
     """
     catalog = load_kernels(patterns)
     listed: list[KernelRow] = []
-    readings = read_inputs([path]).readings
-    if not readings:
+    readings = read_inputs([path], patterns=mark_patterns(patterns)).readings
+    if not readings or any(is_digested(reading.tables) for reading in readings):
         raise InputError(
             "holds no kernels, expected a trace", where=str(path), mend="dprankdiag analyze PATH judges it"
         )

@@ -9,10 +9,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.model.digests import DIGEST
 from dprankdiag.model.flight_dumps import FlightDump
 from dprankdiag.model.ledgers import LedgerFile
 from dprankdiag.model.recordings import RECORDING
@@ -28,6 +30,8 @@ from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
 from dprankdiag.readers.sniff import NSYS_SQLITE, TORCH_JSON, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
+from dprankdiag.store.bundle import is_bundle
+from dprankdiag.store.digests import read_digest
 
 Readable = Reading | WaitMatrix | FlightDump | LedgerFile
 READERS: Mapping[str, Callable[[Path], Readable]] = {
@@ -58,7 +62,9 @@ class Inputs:
     ledgers: tuple[LedgerFile, ...] = ()
 
 
-def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int | None = None) -> Inputs:
+def read_inputs(
+    paths: Sequence[Path], progress: Progress | None = None, jobs: int | None = None, patterns: str = ""
+) -> Inputs:
     """Read every file given; a folder stands for its files and the parquetdir exports in it, or is such an export.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
@@ -66,6 +72,7 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
     Args:
         jobs: files to read at a time; None for as many as pay.
+        patterns: see `store.digests.read_digest`.
 
     Raises:
         UsageError: a path does not exist.
@@ -74,9 +81,9 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
     readable: list[Readable] = []
     unusable: list[Source] = []
     first: InputError | None = None
-    files = _list_files(paths)
+    files = list_files(paths)
     with ExitStack() as stack:
-        results = _read_all([file.path for file, _ in files], jobs, stack)
+        results = _read_all([file.path for file, _ in files], jobs, stack, patterns)
         for number, ((file, named), result) in enumerate(zip(files, results, strict=True)):
             path = file.path
             if progress is not None:
@@ -103,25 +110,26 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
 
 def _read_all(
-    paths: Sequence[Path], jobs: int | None, stack: ExitStack
+    paths: Sequence[Path], jobs: int | None, stack: ExitStack, patterns: str
 ) -> Iterable[Readable | InputError | UsageError]:
     """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up.
 
     Large torch traces are read in processes of their own, for Python reads them event by event. All else spends its
     time in numpy, which threads share.
     """
+    read = partial(_try_reading, patterns=patterns)
     slow = [path for path in paths if path != STDIN and _is_slow(path)]
     asked = jobs or os.cpu_count() or 1
     if len(slow) > 1 and asked > 1 and sum(path.stat().st_size for path in slow) >= _WORTH_PROCESSES_BYTES:
         workers = ProcessPoolExecutor(min(asked, len(slow)), get_context("spawn"), _end_at_interrupt)
         stack.callback(workers.shutdown, cancel_futures=True)
-        begun = {path: workers.submit(_try_reading, path) for path in slow}
-        return (_await(begun[path], path) if path in begun else _try_reading(path) for path in paths)
+        begun = {path: workers.submit(read, path) for path in slow}
+        return (_await(begun[path], partial(read, path)) if path in begun else read(path) for path in paths)
     if (jobs or 1) <= 1:
-        return map(_try_reading, paths)
+        return map(read, paths)
     pool = ThreadPoolExecutor(asked)
     stack.callback(pool.shutdown, cancel_futures=True)
-    return pool.map(_try_reading, paths)
+    return pool.map(read, paths)
 
 
 def _end_at_interrupt() -> None:
@@ -136,25 +144,31 @@ def _is_slow(path: Path) -> bool:
         return False
 
 
-def _await(reading: Future[Readable | InputError | UsageError], path: Path) -> Readable | InputError | UsageError:
+def _await(
+    reading: Future[Readable | InputError | UsageError], read: Callable[[], Readable | InputError | UsageError]
+) -> Readable | InputError | UsageError:
     """Return what a process read; a process that was killed, perhaps for its memory, is stood in for."""
     try:
         return reading.result()
     except BrokenProcessPool:
-        return _try_reading(path)
+        return read()
 
 
 def _guess_kind(path: Path) -> str:
     """Say what a damaged file was meant to be; most are exports cut short."""
+    if is_bundle(path):
+        return DIGEST
     try:
         return sniff(path)
     except (InputError, UsageError):
         return NSYS_SQLITE
 
 
-def _try_reading(path: Path) -> Readable | InputError | UsageError:
+def _try_reading(path: Path, patterns: str) -> Readable | InputError | UsageError:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
+        if is_bundle(path):
+            return read_digest(path, patterns)
         return read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path)
     except (InputError, UsageError) as error:
         return error
@@ -170,7 +184,7 @@ def _name(result: Readable, file: NamedPath) -> Readable:
     raise UsageError("only metrics, load answers and logs of an engine can be named", where=str(file.path), mend=mend)
 
 
-def _list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
+def list_files(given: Sequence[Path]) -> list[tuple[NamedPath, bool]]:
     """List the files and export folders to read, and whether the user named each one.
 
     A folder that holds none stands for itself, to be refused with what it holds instead.

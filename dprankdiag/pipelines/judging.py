@@ -27,6 +27,13 @@ RANK_EFFORT = 4_000
 That is about a second; a recording so long that few draws are left has steps enough that they differ little.
 """
 
+FEWEST_DRAWN = 250
+"""Steps of a draw where even one of all steps would cost more than that: with fewer of them a verdict is repeated less
+often, never more.
+
+Source: P. J. Bickel, F. Götze, W. R. van Zwet, Resampling fewer than n observations, Statistica Sinica 7 (1997).
+"""
+
 
 def judge(seen: Observations, classifiers: Sequence[Classifier] = ALL) -> tuple[list[Claim], list[Abstention]]:
     """Ask every classifier."""
@@ -56,7 +63,8 @@ def weigh(seen: Observations, claims: Sequence[Claim], most: int = MOST_DRAWS) -
     most = min(most, max(FEWEST_DRAWS, MOST_EFFORT // effort))
     enough = max(FEWEST_DRAWS, min(FIRST_DRAWS, most // 3))
     draws = 0
-    for index in draw_in_order(seen.n_steps, most):
+    drawn = min(seen.n_steps, max(FEWEST_DRAWN, seen.n_steps * MOST_EFFORT // effort))
+    for index in draw_in_order(seen.n_steps, most, drawn):
         if draws >= enough and min(same.values()) == draws:
             break
         for name in same.keys() & {_name(claim) for claim in judge(take_steps(seen, index), asked)[0]}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from dprankdiag.model.schema import count_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.pricing import WARNING, Account
 from dprankdiag.units import format_ns, format_ratio
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 FEWEST_STEPS = 8
 FEWEST_MATCHED = 0.8
@@ -288,24 +291,32 @@ def _rank_times(part: Part) -> tuple[Rank, ...]:
     """Give every rank its time in the analysed steps; work, wait, transfer and idle add up to it."""
     times: dict[tuple[str, int], Rank] = {}
     for group in part.observed.groups:
+        summed = _sum_times(group)
         for position, rank in enumerate(group.ranks):
-            times[rank.engine, rank.rank] = _with_times(group, position, rank)
+            times[rank.engine, rank.rank] = _with_times(summed, position, rank)
     return tuple(times.get((rank.engine, rank.rank), rank) for rank in part.trace.ranks)
 
 
-def _with_times(group: Observations, position: int, rank: Rank) -> Rank:
-    """Add up the times of a rank; idle time in which its host waited for the hosts of others is waiting."""
-    segment = work = wait = transfer = for_hosts = 0
+def _sum_times(group: Observations) -> dict[str, IntArray]:
+    """Add up the times of every rank over all steps, `(n_ranks,)` each."""
+    names = ("segment", "work", "wait", "transfer", "for_hosts")
+    sums = {name: np.zeros(group.n_ranks, np.int64) for name in names}
     for grid in group.grids:
-        here = grid.segment[:, :, position]
-        busy = sum(grid.components[name][:, :, position] for name in WORK)
-        work += int(np.minimum(busy, np.maximum(here, 0)).sum())
-        segment += int(here.sum())
-        wait += int(grid.wait[:, :, position].sum())
-        for_hosts += int(grid.inherited_ns[:, position].sum())
-        transfer += int(grid.own_transfer[:, :, position].sum())
-    idle = max(segment - work - for_hosts, 0)
-    return replace(rank, work_ns=work, wait_ns=wait + for_hosts, transfer_ns=transfer, idle_ns=idle)
+        busy = sum(grid.components[name] for name in WORK)
+        sums["work"] += np.minimum(busy, np.maximum(grid.segment, 0)).sum(axis=(0, 1))
+        sums["segment"] += grid.segment.sum(axis=(0, 1))
+        sums["wait"] += grid.wait.sum(axis=(0, 1))
+        sums["for_hosts"] += grid.inherited_ns.sum(axis=0)
+        sums["transfer"] += grid.own_transfer.sum(axis=(0, 1))
+    return sums
+
+
+def _with_times(sums: dict[str, IntArray], position: int, rank: Rank) -> Rank:
+    """Give a rank its times; idle time in which its host waited for the hosts of others is waiting."""
+    own = {name: int(values[position]) for name, values in sums.items()}
+    idle = max(own["segment"] - own["work"] - own["for_hosts"], 0)
+    waited = own["wait"] + own["for_hosts"]
+    return replace(rank, work_ns=own["work"], wait_ns=waited, transfer_ns=own["transfer"], idle_ns=idle)
 
 
 def _abstain(part: Part, findings: Sequence[Finding]) -> Iterator[Abstention]:

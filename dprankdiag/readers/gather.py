@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.errors import InputError
-from dprankdiag.model.schema import ABSENT_NS, Columns, Table
+from dprankdiag.model.digests import DIGEST_CALLS, DIGEST_TABLES, is_digested
+from dprankdiag.model.schema import ABSENT_NS, Columns, Table, take_rows
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.readers.base import Array
@@ -19,7 +20,7 @@ from dprankdiag.readers.rank_order import RankOrder, order_ranks
 from dprankdiag.readers.row_order import split_ranks
 from dprankdiag.readers.session_clocks import Placement, group_by_time, place_sessions
 
-_TIMES = ("start_ns", "end_ns", "launch_ns")
+_TIMES = ("start_ns", "end_ns", "launch_ns", "arrival_ns")
 _IDS = {
     ("kernels", "name_id"): "kernel_names",
     ("kernels", "shape_id"): "shapes",
@@ -28,6 +29,12 @@ _IDS = {
     ("ranges", "name_id"): "range_names",
     ("ranges", "domain_id"): "domain_names",
     ("messages", "group_id"): "group_names",
+    ("digest_calls", "name_id"): "kernel_names",
+    ("digest_calls", "shape_id"): "shapes",
+    ("digest_calls", "before_id"): "kernel_names",
+    ("digest_calls", "before_shape_id"): "shapes",
+    ("digest_keys", "name_id"): "kernel_names",
+    ("digest_keys", "shape_id"): "shapes",
 }
 _POOLS = ("kernel_names", "shapes", "call_names", "range_names", "domain_names", "group_names")
 
@@ -73,8 +80,9 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
     # In the order of ranks, so that the order in which files are given changes nothing, not even whose clock counts.
     used = list(dict.fromkeys(number for number, _ in order.seats))
     placements = dict(zip(used, place_sessions([readings[number].session for number in used]), strict=True))
+    moves: list[dict[str, Array]] = [{}]
     if _keeps_everything(readings, order):
-        names, tables = readings[0].names, dict(readings[0].tables)
+        names, tables = readings[0].names, {table.name: readings[0].tables[table.name] for table in TRACE_TABLES}
     else:
         names, moves = _join_names(readings)
         tables = {table.name: _join_table(table, readings, order, placements, moves) for table in TRACE_TABLES}
@@ -93,6 +101,7 @@ def _join(readings: Sequence[Reading], mapped: Mapping[Seat, int], expect_ranks:
         end_ns=max((session.end_ns + offset for session, offset in spans), default=0),
         missing_ranks=order.missing,
         notes=order.notes + _note_clocks(readings, placements),
+        digests=_take_digests(readings, order, placements, moves),
     )
 
 
@@ -122,12 +131,58 @@ def _join_table(
             elif column.name in _TIMES:
                 values = _shift(values, placements[number].offset_ns)
             elif (table.name, column.name) in _IDS and len(values):
-                values = np.where(values < 0, values, moves[number][_IDS[table.name, column.name]][values])
+                values = _renumber(values, moves[number][_IDS[table.name, column.name]])
             parts.append(values)
         joined[column.name] = np.concatenate(parts) if parts else np.empty(0, column.dtype)
         for reading in readings:
             del reading.tables[table.name][column.name]
     return joined
+
+
+def _take_digests(
+    readings: Sequence[Reading],
+    order: RankOrder,
+    placements: Mapping[int, Placement],
+    moves: Sequence[Mapping[str, Array]],
+) -> tuple[dict[str, Columns], ...]:
+    """Take each rank's rows of digests, most of them as they lie in their reading; nothing if there is no digest."""
+    digested = {number for number in placements if is_digested(readings[number].tables)}
+    rows = {
+        (number, table.name): split_ranks(readings[number].tables[table.name], len(readings[number].actors))
+        for number in digested
+        for table in DIGEST_TABLES
+    }
+    return tuple(
+        {
+            table.name: _place(
+                table.name,
+                take_rows(readings[number].tables[table.name], rows[number, table.name][actor]),
+                placements[number].offset_ns,
+                moves[number],
+            )
+            for table in DIGEST_TABLES
+        }
+        if number in digested
+        else {}
+        for number, actor in (order.seats if digested else ())
+    )
+
+
+def _place(table: str, columns: Columns, offset_ns: int, move: Mapping[str, Array]) -> Columns:
+    """Carry a rank's rows to the common axis and names."""
+    for name, values in columns.items():
+        if name in _TIMES:
+            columns[name] = _shift(values, offset_ns)
+        elif (table, name) in _IDS and move and len(values):
+            columns[name] = _renumber(values, move[_IDS[table, name]])
+    return columns
+
+
+def _renumber(values: Array, move: Array) -> Array:
+    """Carry ids to where they went; what is no id, below 0, stays."""
+    if (move == np.arange(len(move))).all():
+        return values
+    return np.where(values < 0, values, move[values])
 
 
 def _shift(times_ns: Array, offset_ns: int) -> Array:
@@ -205,7 +260,8 @@ def _sum_kernels(reading: Reading, actor: int) -> Hashable:
 def _fingerprint(reading: Reading) -> Hashable:
     """Return what two copies of one recording share and two recordings do not."""
     actors = tuple((actor.pid, actor.device) for actor in reading.actors)
-    rows = [reading.tables[name] for name in ("kernels", "graph_replays", "ranges")]
+    told = ("kernels", "graph_replays", "ranges", DIGEST_CALLS.name)
+    rows = [reading.tables[name] for name in told if name in reading.tables]
     sums = tuple(int(columns[time].sum()) for columns in rows for time in ("start_ns", "end_ns"))
     return reading.session, actors, sums
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,18 @@ def save_bundle(path: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns])
     replace_file(path, pack_bundle(diagnosis, tables))
 
 
-def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> bytes:
-    """Make the bytes of a bundle."""
+def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()) -> bytes:
+    """Make the bytes of a bundle.
+
+    Args:
+        more: further members, name and content; a reader of the diagnosis passes over those in folders.
+    """
     document = json.dumps(make_document(diagnosis), ensure_ascii=True, allow_nan=False, indent=1)
     members = [(DIAGNOSIS_MEMBER, document.encode("ascii"))]
     members += [(f"{name}{TABLE_SUFFIX}", _pack_table(tables[name])) for name in sorted(tables)]
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in members:
+        for name, content in (*members, *more):
             info = zipfile.ZipInfo(name, FIXED_DATE)
             info.external_attr = 0o644 << 16
             archive.writestr(info, content)
@@ -115,7 +119,7 @@ def load_bundle(path: Path) -> tuple[Diagnosis, dict[str, Columns]]:
             tables = {
                 name.removesuffix(TABLE_SUFFIX): _unpack_table(archive.read(name), f"{path}/{name}")
                 for name in names
-                if name.endswith(TABLE_SUFFIX)
+                if name.endswith(TABLE_SUFFIX) and "/" not in name
             }
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DamagedInput(f"not a whole bundle ({str(error)[:_SHOWN]})", where=str(path), mend=_MEND) from error

@@ -10,7 +10,7 @@ from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.catalog.kernels import load_kernels
 from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.model.schema import ABSENT_NS, Columns
-from dprankdiag.model.sources import KernelName, Names
+from dprankdiag.model.sources import KernelName, Names, Trace
 from tests.analysis.builders import EPOCH_NS, Row, lane, trace
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)"
@@ -21,6 +21,10 @@ GEMM = "nvjet_tst_64x64_64x16_1x1_v_bz_TNT"
 
 def name(*texts: str) -> Naming:
     return name_kernels(Names(tuple(KernelName(text, text) for text in texts)), load_kernels())
+
+
+def open_shelf(made: Trace, naming: Naming) -> KernelShelf:
+    return KernelShelf(made.tables, made.names, len(made.ranks), naming)
 
 
 def test_kernel_names_get_family_channel_and_phase() -> None:
@@ -61,7 +65,7 @@ def test_each_rank_gets_its_own_rows_in_order() -> None:
         [Row("gemm", EPOCH_NS + 3, EPOCH_NS + 4, key=1, launch_ns=EPOCH_NS)],
     ]
     names = [GEMM, GATHER]
-    shelf = KernelShelf(trace(2, rows, kernel_names=names), name(*names))
+    shelf = open_shelf(trace(2, rows, kernel_names=names), name(*names))
     first, second = shelf.lane(0), shelf.lane(1)
     assert first.start_ns.tolist() == [EPOCH_NS, EPOCH_NS + 10]
     assert first.channel.tolist() == [-1, 0]
@@ -75,7 +79,7 @@ def test_a_key_tells_name_and_launch_shape(shape_id: int) -> None:
     shapes = ((1, 1, 1, 128, 1, 1), (2, 1, 1, 128, 1, 1))
     made = trace(1, [[Row("gemm", 0, 5, key=1)]], kernel_names=[GATHER, GEMM], shapes=shapes)
     made.tables["kernels"]["shape_id"][:] = shape_id
-    found = KernelShelf(made, name(GATHER, GEMM)).lane(0)
+    found = open_shelf(made, name(GATHER, GEMM)).lane(0)
     assert found.key.tolist() == [2 + shape_id]
 
 
@@ -91,7 +95,7 @@ def test_copies_lie_between_the_kernels_as_work_without_a_key() -> None:
         "launch_ns": np.array([ABSENT_NS], np.int64),
     }
     made.tables["copies"] = copies
-    found = KernelShelf(made, name(GEMM)).lane(0)
+    found = open_shelf(made, name(GEMM)).lane(0)
     assert found.start_ns.tolist() == [0, 10, 30]
     assert found.family.tolist() == [FAMILY_CODE[key] for key in ("gemm", "memory", "gemm")]
     assert found.key.tolist() == [0, -1, 0]
@@ -150,14 +154,14 @@ def test_a_replay_recorded_as_a_whole_is_a_meeting_of_a_channel_of_its_own() -> 
         "graph_id": np.array([3], np.int64),
     }
     naming = add_replays(name(GEMM))
-    found = KernelShelf(made, naming).lane(0)
+    found = open_shelf(made, naming).lane(0)
     assert found.start_ns.tolist() == [0, 10]
     assert found.channel.tolist() == [-1, len(naming.channels) - 1]
     assert found.key.tolist() == [0, -1]
 
 
 def test_rows_that_were_spent_are_gone() -> None:
-    shelf = KernelShelf(trace(1, [[Row("gemm", 0, 5, key=0)]], kernel_names=[GEMM]), name(GEMM))
+    shelf = open_shelf(trace(1, [[Row("gemm", 0, 5, key=0)]], kernel_names=[GEMM]), name(GEMM))
     assert len(shelf.spend(0).start_ns) == 1
     with pytest.raises(KeyError):
         shelf.lane(0)

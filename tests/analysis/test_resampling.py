@@ -18,7 +18,7 @@ SEEN = announce(observe_steps(N), np.arange(N)[:, None] * 10.0 + np.arange(8)[No
 
 @given(st.integers(1, 300), st.integers(0, 5))
 def test_draws_keep_their_length_their_blocks_and_the_order_of_time(n: int, seed: int) -> None:
-    drawn = draw_in_order(n, 3, seed)
+    drawn = draw_in_order(n, 3, seed=seed)
     assert drawn.shape == (3, n)
     assert drawn.min() >= 0
     assert drawn.max() < n
@@ -64,3 +64,10 @@ def test_steps_of_several_kinds_stay_what_they_are_and_rare_kinds_are_left_out()
     few = take_steps(seen, index[:5])
     assert len(few.grids) == 1
     assert few.n_steps == 3
+
+
+def test_a_draw_may_hold_fewer_steps_than_the_recording_from_all_over_it() -> None:
+    drawn = draw_in_order(1000, 4, 250)
+    assert drawn.shape == (4, 250)
+    assert drawn.min() < 250
+    assert drawn.max() >= 750

@@ -227,11 +227,15 @@ def test_a_bundle_prints_the_saved_diagnosis_in_any_format(
     assert run("analyze", bundle, "--fail-on", "critical").exit_code == 1
 
 
-def test_bundles_cannot_be_joined_yet(run: Run, trace: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "run.dprank"
-    run("analyze", trace, "-o", bundle)
-    assert run("analyze", bundle, trace).exit_code == 3
-    assert run("analyze", bundle, bundle).exit_code == 3
+def test_several_bundles_are_diagnosed_together_like_traces(
+    run: Run, product: FakeProduct, trace: Path, tmp_path: Path
+) -> None:
+    bundles = [tmp_path / f"node-{number}.dprank" for number in range(2)]
+    for bundle in bundles:
+        run("analyze", trace, "-o", bundle)
+    product.asked.clear()
+    assert run("analyze", *bundles).exit_code == 0
+    assert [paths for paths, _ in product.asked] == [bundles]
 
 
 def test_options_that_need_the_trace_are_refused_for_a_bundle(run: Run, trace: Path, tmp_path: Path) -> None:
