@@ -165,7 +165,8 @@ class SinglePointHost:
                 yield Abstention(self.cause, _suspects(suspects), ("scheduler_stage_seconds_total",), _CONTROL_WITH)
                 return
             excess = find_excess(seen, waits.low.mask)
-            if excess is not None:
+            # So much more load makes a step longer by so much at most.
+            if excess is not None and (waits.cost_ratio is None or excess - 1.0 >= waits.cost_ratio):
                 why = f"{excess:.2f} × the load of any other may be why"
                 text = f"{name_numbers(suspects)}: the others wait for it at step borders, and {why}"
                 yield Abstention(self.cause, text, ("more requests",), "watch for longer, or record a trace")
