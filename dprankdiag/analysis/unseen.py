@@ -14,7 +14,8 @@ class Unseen:
     """What a recording lacks although its own other rows show that it was there.
 
     Attributes:
-        bare: positions of ranks with copies or waits of their GPU, but without a kernel or graph replay.
+        bare: positions of ranks without a kernel or graph replay, although their own GPU copied or waited, or other
+            ranks have kernels.
         unnamed_ratio: share of the kernels' time whose names are gone.
     """
 
@@ -35,4 +36,4 @@ def find_unseen(trace: Trace) -> Unseen:
         kernels = trace.tables["kernels"]
         busy_ns = np.bincount(kernels["name_id"], kernels["end_ns"] - kernels["start_ns"], len(missing))
         ratio = float(busy_ns[missing].sum() / max(busy_ns.sum(), 1.0))
-    return Unseen(tuple(np.flatnonzero((held == 0) & (used > 0)).tolist()), ratio)
+    return Unseen(tuple(np.flatnonzero((held == 0) & ((used > 0) | held.any())).tolist()), ratio)

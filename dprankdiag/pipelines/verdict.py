@@ -176,7 +176,7 @@ def _unseen(part: Part) -> Iterator[str]:
         return
     if unseen.bare:
         bare = [part.trace.ranks[rank].rank for rank in unseen.bare]
-        yield f"{name_numbers(bare)}: copies and waits of the GPU were recorded, but none of its kernels"
+        yield f"{name_numbers(bare)}: the GPU was used, and none of its kernels can be read from the recording"
     if unseen.unnamed_ratio >= WARNING:
         yield f"kernels that take {format_ratio(unseen.unnamed_ratio)} of the GPU time have no name in the recording"
 
