@@ -177,6 +177,11 @@ def _measure_kept(path: Path) -> float:
     return float(last - first) / 1e9
 
 
+def follow_day_apart(folder: Path) -> list[str]:
+    """Follow the whole day in a process of its own, whose memory is nothing but its own."""
+    return [sys.executable, "-m", __name__, str(folder)]
+
+
 def main(given: Sequence[str]) -> None:
     """Follow the whole day and print what it came to."""
     print(json.dumps(asdict(soak(plan_day(), Path(given[0])))))
