@@ -18,9 +18,32 @@ COLUMNS = {
 _PANDAS = """
 import sqlite3, sys
 import pandas
-connection = sqlite3.connect(sys.argv[1])
-for query in sys.argv[2:]:
-    print(len(pandas.read_sql(query, connection)))
+n_queries = int(sys.argv[1])
+for path in sys.argv[2 + n_queries:]:
+    connection = sqlite3.connect(path)
+    for query in sys.argv[2:2 + n_queries]:
+        print(len(pandas.read_sql(query, connection)))
+"""
+_RECIPE = """
+import sqlite3, sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import pandas
+
+def load(path):
+    connection = sqlite3.connect(path)
+    names = pandas.read_sql("SELECT id, value FROM StringIds", connection).set_index("id")["value"]
+    rows = 0
+    for table, column in (("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId")):
+        frame = pandas.read_sql(f"SELECT * FROM {table}", connection)
+        frame["name"] = frame[column].map(names)
+        frame["duration"] = frame["end"] - frame["start"]
+        frame.groupby("name")["duration"].agg(["count", "sum", "median"])
+        rows += len(frame)
+    return rows
+
+with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+    print(sum(pool.map(load, sys.argv[1:])))
 """
 _LIST_IMPORTS = """
 import sys
@@ -67,11 +90,21 @@ def scan(path: Path) -> list[str]:
     return ["sqlite3", f"file:{path}?mode=ro", " ".join(queries)]
 
 
-def read_frames(path: Path) -> list[str]:
-    """Let pandas read the columns into frames."""
+def read_frames(*paths: Path) -> list[str]:
+    """Let pandas read the columns into frames, file by file."""
     quoted = {table: ", ".join(f'"{name}"' for name in names) for table, names in COLUMNS.items()}
-    queries = (f"SELECT {names} FROM {table}" for table, names in quoted.items())
-    return [sys.executable, "-I", "-c", _PANDAS, str(path), *queries]
+    queries = [f"SELECT {names} FROM {table}" for table, names in quoted.items()]
+    return [sys.executable, "-I", "-c", _PANDAS, str(len(queries)), *queries, *map(str, paths)]
+
+
+def load_as_recipe(paths: Sequence[Path]) -> list[str]:
+    """Load exports whole with pandas in a pool, put names to their numbers, and sum times by name."""
+    return [sys.executable, "-I", "-c", _RECIPE, *map(str, paths)]
+
+
+def join(bundles: Sequence[Path]) -> list[str]:
+    """Join the digests of several nodes."""
+    return [_TOOL, "analyze", *map(str, bundles), "--format", "json"]
 
 
 def list_imports(path: Path, output: Path) -> list[str]:

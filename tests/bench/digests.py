@@ -26,6 +26,8 @@ from tests.builders import diagnosis
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 RANKS_A_NODE = 8
+"""At most; so few that there are two nodes."""
+
 GATHER, SCATTER, ATTENTION, EXPERT, ROUTER, NORM, DOWN = range(7)
 KERNEL_NAMES = (
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)",
@@ -42,13 +44,18 @@ UTC_NS = 1_790_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Ranks in lockstep, eight to a node; two meetings a layer."""
+    """Ranks in lockstep; two meetings a layer."""
 
     ranks: int
     steps: int
     layers: int
     culprit: int
     seed: int = 5
+
+    @property
+    def node_size(self) -> int:
+        """Count the ranks of a node."""
+        return max(1, min(RANKS_A_NODE, self.ranks // 2))
 
     @property
     def positions(self) -> int:
@@ -68,8 +75,8 @@ def write_cell(cell: Cell, folder: Path) -> list[Path]:
     work = _draw_work(cell, random)
     start, end = _play(cell, work, random)
     paths = []
-    for node in range(-(-cell.ranks // RANKS_A_NODE)):
-        ranks = range(node * RANKS_A_NODE, min((node + 1) * RANKS_A_NODE, cell.ranks))
+    for node in range(-(-cell.ranks // cell.node_size)):
+        ranks = range(node * cell.node_size, min((node + 1) * cell.node_size, cell.ranks))
         offset = int(random.normal(0, 3e6))
         path = folder / f"node-{node:03d}.dprank"
         path.write_bytes(pack_bundle(diagnosis(), {}, pack_digest(_read(cell, node, ranks, work, start, end, offset))))
@@ -135,7 +142,7 @@ def _read(
     actors = tuple(
         Actor(
             4000 + rank,
-            rank % RANKS_A_NODE,
+            rank % cell.node_size,
             f"sglang::scheduler_DP{rank}",
             f"GPU-{rank}",
             (RankClaim("thread-name", "sure", rank, f"DP{rank}", cell.ranks, rank, 0, 0, rank),),

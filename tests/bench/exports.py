@@ -46,7 +46,7 @@ SIZES = {"large": LARGE, "million": MILLION, "tenth": TENTH, "many-ranks": MANY_
 def plan(size: Size) -> World:
     """Plan a deployment in which one rank carries three times the context in one step of a hundred."""
     first, length = size.steps // 2, max(1, round(size.steps / 100))
-    fault = load_context(CULPRIT, 3.0, when=window(first, first + length))
+    fault = load_context(min(CULPRIT, size.ranks - 1), 3.0, when=window(first, first + length))
     return World(seed=77, ranks=size.ranks, steps=size.steps, layers=_LAYERS, graph=False, faults=(fault,))
 
 

@@ -13,7 +13,8 @@ from dprankdiag.harness.score import Rate, run_tasks, score_case
 from dprankdiag.harness.scoreboard import Figure, Scoreboard
 from dprankdiag.harness.trace_suites import SUITES, draw_suite
 from dprankdiag.harness.world import Physics
-from tests.bench.accuracy import show_held, write_table
+from tests.bench.accuracy import show_held
+from tests.bench.table import write_table
 
 SEED, JOBS = 11, 2
 FITTED_ON = ("fixed", "roofline")

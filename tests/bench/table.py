@@ -1,10 +1,12 @@
-"""The table of what a diagnosis costs, and the page that shows it."""
+"""Tables of what was measured, and the pages that show them, part by part."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -65,8 +67,53 @@ def describe_machine() -> str:
 
 
 def write_page(figures: list[Figure], kernels: int, path: Path = PAGE) -> str:
-    """Write the page and return it."""
+    """Write the table of ratios, keep the sections behind it, and return the page."""
     rows = "\n".join(figure.row() for figure in figures)
-    page = f"{_HEAD.format(kernels=kernels)}{rows}\n\n{describe_machine()}\n"
+    head = f"{_HEAD.format(kernels=kernels)}{rows}\n\n{describe_machine()}\n"
+    return _join(head, _read_sections(path)[1], path)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: its title, what was simulated, and tables in Markdown."""
+
+    title: str
+    intro: str
+    tables: tuple[str, ...]
+
+    def text(self) -> str:
+        """Write the section, with the version and the machine it was measured on."""
+        measured = f"{describe_machine()} Commit {_find_commit()}."
+        return "\n\n".join((f"## {self.title}", self.intro.strip(), *self.tables, measured)) + "\n"
+
+
+def write_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Write a table in Markdown."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (header, *rows)]
+    return "\n".join((lines[0], "|---" * len(header) + "|", *lines[1:]))
+
+
+def put_section(section: Section, path: Path = PAGE, head: str | None = None) -> str:
+    """Put a section in place of the former one of its title, or behind the others, and return the page.
+
+    Args:
+        head: what stands before the sections; as it is if not given.
+    """
+    former, sections = _read_sections(path)
+    sections[section.title] = section.text()
+    return _join(former if head is None else head, sections, path)
+
+
+def _read_sections(path: Path) -> tuple[str, dict[str, str]]:
+    """Read what stands before the sections of a page, and each section by its title."""
+    page = path.read_text("utf-8") if path.exists() else ""
+    head = re.split(r"^## ", page, maxsplit=1, flags=re.M)[0]
+    return head, {
+        title: f"## {title}\n{body}" for title, body in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", page, re.M)
+    }
+
+
+def _join(head: str, sections: Mapping[str, str], path: Path) -> str:
+    page = "\n".join(text.rstrip() + "\n" for text in (head, *sections.values()))
     path.write_text(page, "utf-8")
     return page

@@ -8,8 +8,9 @@ from typing import get_args
 from dprankdiag.harness.faults import slow_gpu
 from dprankdiag.harness.scoreboard import Scoreboard
 from dprankdiag.harness.world import Physics
-from tests.bench.accuracy import Section, write_section, write_table
+from tests.bench.accuracy import write_section
 from tests.bench.recordings import Draw, compare_ablated, join_figures, list_runs, list_tables
+from tests.bench.table import Section, write_table
 from tests.harness.outcomes import judge, know, perfect, tell
 
 SLOW, CALM = know(slow_gpu(1, 1.5)), know(suite="H")

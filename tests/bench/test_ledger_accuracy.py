@@ -18,7 +18,8 @@ from dprankdiag.harness.ledger_sampling import sample_ledger, sample_onset
 from dprankdiag.harness.ledger_score import LedgerBoard, score_ledgers
 from dprankdiag.harness.ledger_world import LedgerWorld, Restart
 from dprankdiag.harness.ledger_worlds import LEDGER_WORLDS, day_world, ledger_truths, simulate_ledger
-from tests.bench.accuracy import Mark, Section, write_section
+from tests.bench.accuracy import Mark, write_section
+from tests.bench.table import Section
 from tests.ledger_runs import Watcher, read_numbers
 
 pytestmark = pytest.mark.bench

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dprankdiag.harness.score_tables import render_board
-from tests.bench.accuracy import Section, write_section
+from tests.bench.accuracy import write_section
 from tests.bench.recordings import (
     INTRO,
     compare_ablated,
@@ -24,6 +24,7 @@ from tests.bench.recordings import (
     read_board,
     score_without,
 )
+from tests.bench.table import Section
 from tests.bench.without import STAGES
 
 pytestmark = pytest.mark.bench
