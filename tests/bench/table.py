@@ -117,3 +117,9 @@ def _join(head: str, sections: Mapping[str, str], path: Path) -> str:
     page = "\n".join(text.rstrip() + "\n" for text in (head, *sections.values()))
     path.write_text(page, "utf-8")
     return page
+
+
+def _find_commit() -> str:
+    """Find the commit that is checked out; "+" says that files differ from it."""
+    line = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(line, cwd=PAGE.parent, capture_output=True, text=True, check=True).stdout.strip()
