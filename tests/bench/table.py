@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sqlite3
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
