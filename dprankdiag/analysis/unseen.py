@@ -14,8 +14,8 @@ class Unseen:
     """What a recording lacks although its own other rows show that it was there.
 
     Attributes:
-        bare: positions of ranks without a kernel or graph replay, although their own GPU copied or waited, or other
-            ranks have kernels.
+        bare: positions of ranks without a kernel, graph replay or digest of them, although their own GPU copied or
+            waited, or other ranks have kernels.
         unnamed_ratio: share of the kernels' time whose names are gone.
     """
 
@@ -30,6 +30,8 @@ def find_unseen(trace: Trace) -> Unseen:
         np.sum([np.bincount(trace.tables[name]["rank"], minlength=n_ranks) for name in names], axis=0)
         for names in (("kernels", "graph_replays"), ("copies", "syncs"))
     )
+    if trace.digests:
+        held = held + np.array([bool(tables) for tables in trace.digests])
     missing = np.array([name.is_missing for name in trace.names.kernel_names], bool)
     ratio = 0.0
     if missing.any():

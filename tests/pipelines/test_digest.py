@@ -72,8 +72,11 @@ def test_kernels_are_kept_one_by_one_where_collectives_run_beside_work(tmp_path:
     assert verdict(diagnose(bundles).diagnosis) == verdict(diagnose(paths).diagnosis)
 
 
-def test_a_digest_and_the_trace_of_another_node_are_judged_together(tmp_path: Path, digest_all: Digest) -> None:
-    paths = write_world(replace(WORLDS["load_context"], files="node", ranks_per_node=4), tmp_path / "traces")
+@pytest.mark.parametrize("name", ["load_context", "healthy"])
+def test_a_digest_and_the_trace_of_another_node_are_judged_together(
+    name: str, tmp_path: Path, digest_all: Digest
+) -> None:
+    paths = write_world(replace(WORLDS[name], files="node", ranks_per_node=4), tmp_path / "traces")
     bundles, _ = digest_all(paths[:1])
     assert verdict(diagnose([bundles[0], paths[1]]).diagnosis) == verdict(diagnose(paths).diagnosis)
 
