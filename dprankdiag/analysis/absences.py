@@ -25,7 +25,7 @@ class Standing:
     Attributes:
         entered: last collective that its process entered; None where its dump does not say.
         pending: first one that has not completed; None if all have.
-        is_started: the pending one runs on its GPU.
+        is_started: the pending one runs on its GPU; None where only the count that the rank keeps tells of it.
         timed_out: the pending one was given up.
         since_ns: when it entered the pending one; None where not said.
         name: name of the pending operation.
@@ -33,7 +33,7 @@ class Standing:
 
     entered: int | None
     pending: int | None
-    is_started: bool = False
+    is_started: bool | None = None
     timed_out: bool = False
     since_ns: int | None = None
     name: str = ""
@@ -172,8 +172,9 @@ def _find_stall(key: GroupKey, members: Mapping[int, Standing | None]) -> Stall 
         return None
     there = {rank: standing for rank, standing in seen.items() if standing.pending == front}
     # Only runs with timing know "started"; where one has, those merely scheduled have not come to it on the GPU.
-    started = {rank for rank, standing in there.items() if standing.is_started}
-    waiting = started or set(there)
+    scheduled = {rank for rank, standing in there.items() if standing.is_started is False}
+    started = any(standing.is_started for standing in there.values())
+    waiting = set(there) - scheduled if started else set(there)
     behind = {rank for rank, standing in seen.items() if _is_behind(standing, front)} | (set(there) - waiting)
     gaps = [front - min(standing.entered or 0, standing.pending or front) for standing in map(seen.__getitem__, behind)]
     since = [standing.since_ns for rank, standing in there.items() if rank in waiting and standing.since_ns is not None]

@@ -83,6 +83,21 @@ def find_load(seen: LedgerView) -> LoadFound | None:
     return None if found is None or is_outcome(seen, found.mask) else found
 
 
+def find_excess(seen: LedgerView, mask: BoolArray) -> float | None:
+    """Tell how much more load some ranks have than any other, be it by chance; None if not clearly more.
+
+    What chance may explain is no reason to name a load, but a reason not to look for another one.
+    """
+    ratios = [1.0]
+    for told in (seen.work, seen.held, seen.computed):
+        if told is None or np.isnan(told.values[mask]).any() or np.isnan(told.values[~mask]).all():
+            continue
+        most = float(np.nanmax(told.values[~mask]))
+        if most > 0:
+            ratios.append(float(told.values[mask].min()) / most)
+    return max(ratios) if max(ratios) >= LEAST_RATIO else None
+
+
 def is_outcome(seen: LedgerView, mask: BoolArray) -> bool:
     """Tell load that collects because the rank is slow or its pool is full, and not because it was sent there."""
     full = find_full(seen)

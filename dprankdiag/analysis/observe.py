@@ -37,6 +37,7 @@ from dprankdiag.analysis.segments import KeyTimes, Segments, cut_segments, measu
 from dprankdiag.analysis.shelf import KernelShelf
 from dprankdiag.analysis.statistics import BoolArray, FloatArray
 from dprankdiag.analysis.steps import Cut, cut_steps
+from dprankdiag.analysis.unseen import Unseen, find_unseen
 from dprankdiag.analysis.work import list_kernel_uses
 from dprankdiag.catalog.kernels import KernelCatalog
 from dprankdiag.catalog.ranges import RangeCatalog
@@ -65,6 +66,7 @@ class Observed:
         left_out: complete steps whose kind is too rare to compare.
         reasons: why no group could be compared, for people; empty if one could.
         kernels: of the groups' ranks, packed; None if the recording holds none, or only digests of some.
+        unseen: work that the recording shows only from beside; None if nobody looked.
     """
 
     groups: tuple[Observations, ...]
@@ -77,6 +79,7 @@ class Observed:
     left_out: LeftOut
     reasons: tuple[str, ...]
     kernels: KernelRecord | None = None
+    unseen: Unseen | None = None
 
     @property
     def local_ratio(self) -> float:
@@ -132,6 +135,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
     """
     has_rows = count_rows(trace.tables["kernels"]) > 0 or count_rows(trace.tables["graph_replays"]) > 0
     has_kernels = has_rows or bool(trace.digests)
+    unseen = find_unseen(trace)
     if has_kernels:
         naming = name_kernels(trace.names, kernel_catalog)
         if not naming.channels:
@@ -184,6 +188,7 @@ def observe(trace: Trace, kernel_catalog: KernelCatalog, range_catalog: RangeCat
         left_out,
         () if groups else tuple(_explain_nothing(trace, has_calls, sets, alignment, has_kernels)),
         None if shelf is None or digests is not None else _record_kernels(trace, shelf, alignment),
+        unseen,
     )
 
 

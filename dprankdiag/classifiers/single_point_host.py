@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dprankdiag.analysis.ledger_loads import find_load
+from dprankdiag.analysis.ledger_loads import find_excess, find_load
 from dprankdiag.analysis.ledger_signals import Waits
 from dprankdiag.analysis.ledger_view import LEAST_COST, LedgerView
 from dprankdiag.analysis.observations import Observations
@@ -163,6 +163,13 @@ class SinglePointHost:
                 return
             if not waits.has_control and len(suspects) > 1:
                 yield Abstention(self.cause, _suspects(suspects), ("scheduler_stage_seconds_total",), _CONTROL_WITH)
+                return
+            excess = find_excess(seen, waits.low.mask)
+            # So much more load makes a step longer by so much at most.
+            if excess is not None and (waits.cost_ratio is None or excess - 1.0 >= waits.cost_ratio):
+                why = f"{excess:.2f} × the load of any other may be why"
+                text = f"{name_numbers(suspects)}: the others wait for it at step borders, and {why}"
+                yield Abstention(self.cause, text, ("more requests",), "watch for longer, or record a trace")
                 return
             if waits.cost_ratio is None or waits.cost_ratio >= LEAST_COST:
                 yield _claim_late(self.cause, seen, waits, suspects)

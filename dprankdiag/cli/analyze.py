@@ -76,7 +76,7 @@ class Window(click.ParamType[tuple[float, float]]):
     metavar="S",
     help="Seconds between snapshots of metrics that do not tell their time.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files to read at a time [as many as pay].")
 @span_options
 @access_options(timeout_s=30.0)
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")

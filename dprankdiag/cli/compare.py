@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank, on both sides.")
 @click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Files to read at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files to read at a time [as many as pay].")
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")
 @click.option("--verbose", is_flag=True, help="Each stage with its seconds on stderr.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

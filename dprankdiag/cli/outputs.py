@@ -129,7 +129,7 @@ def write_bytes(output: Path, content: bytes) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    from dprankdiag.store.bundle import replace_file
+    from dprankdiag.store.whole_files import replace_file
 
     try:
         replace_file(output.resolve(), content)
@@ -138,7 +138,8 @@ def write_bytes(output: Path, content: bytes) -> None:
 
 
 def _write_output(output: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
-    from dprankdiag.store.bundle import replace_file, save_bundle
+    from dprankdiag.store.bundle import save_bundle
+    from dprankdiag.store.whole_files import replace_file
 
     target = output.resolve()
     format_name = find_format(output.name)

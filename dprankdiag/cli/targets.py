@@ -109,9 +109,9 @@ def check_once(targets: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: one is.
     """
-    from dprankdiag.collectors.http import hide_credentials
-
     for target in targets:
         if targets.count(target) > 1:
+            from dprankdiag.collectors.http import hide_credentials
+
             raise UsageError("named twice as target", where=hide_credentials(target))
     return tuple(targets)

@@ -164,14 +164,16 @@ class Fetcher:
     ) -> None:
         import httpx
 
+        from dprankdiag.collectors.deadlines import Deadline, make_transport
+
         self._access = access or Access()
         self._clock = clock
+        self._deadline = Deadline()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         self._client = httpx.Client(
-            transport=transport,
-            verify=_make_context(self._access.ca_file),
+            transport=transport or make_transport(self._deadline, _make_context(self._access.ca_file), limits),
             timeout=httpx.Timeout(self._access.reply_s, connect=self._access.connect_s),
             follow_redirects=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
             trust_env=False,
         )
 
@@ -220,10 +222,10 @@ class Fetcher:
                 reason = f"the token of {secret.told_by} is not sent over plain HTTP; use https"
                 return self._fail(interface, where, reason)
             headers[secret.header] = secret.value
-        deadline = time.monotonic() + self._access.reply_s
-        reply = self._read(interface, url, where, headers, deadline, read_refusal)
-        if isinstance(reply, str):
-            reply = self._read(interface, reply, where, headers, deadline, read_refusal)
+        with self._deadline.within(self._access.reply_s) as deadline:
+            reply = self._read(interface, url, where, headers, deadline, read_refusal)
+            if isinstance(reply, str):
+                reply = self._read(interface, reply, where, headers, deadline, read_refusal)
         return self._fail(interface, where, "leads in a circle") if isinstance(reply, str) else reply
 
     def _read(
@@ -324,11 +326,13 @@ def _find_nearby(response: httpx.Response) -> str:
     return str(told) if is_nearby else ""
 
 
-def _make_context(ca_file: Path | None) -> ssl.SSLContext | bool:
+def _make_context(ca_file: Path | None) -> ssl.SSLContext:
     import ssl
 
     if ca_file is None:
-        return True
+        import httpx
+
+        return httpx.create_ssl_context(trust_env=False)
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:

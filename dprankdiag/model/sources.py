@@ -21,6 +21,11 @@ class KernelName:
     demangled: str
     short: str
 
+    @property
+    def is_missing(self) -> bool:
+        """Tell that the recording lacks the text, so that only its number is known."""
+        return all(name.startswith("#") and name[1:].lstrip("-").isdigit() for name in (self.demangled, self.short))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -47,7 +47,7 @@ class Options:
     Attributes:
         window: seconds after the first analysed event, half open.
         patterns: TOML file of kernel name patterns, tried before the catalogue's.
-        jobs: files to read at a time.
+        jobs: files to read at a time; None for as many as pay.
         baseline: bundle of an earlier recording to hold this one against.
         interval_s: seconds between snapshots of metrics where they do not tell.
         stored: what Prometheus servers hold of engines, as read before.
@@ -58,7 +58,7 @@ class Options:
     expect_ranks: int | None = None
     window: tuple[float, float] | None = None
     patterns: Path | None = None
-    jobs: int = 1
+    jobs: int | None = None
     baseline: Path | None = None
     interval_s: float | None = None
     stored: tuple[LedgerFile, ...] = ()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
@@ -24,7 +27,7 @@ from dprankdiag.readers.ledger_kinds import LEDGER
 from dprankdiag.readers.named_paths import NamedPath, split_named
 from dprankdiag.readers.nsys_parquet import NsysParquetReader
 from dprankdiag.readers.nsys_sqlite import NsysSqliteReader
-from dprankdiag.readers.sniff import NSYS_SQLITE, is_export_folder, sniff
+from dprankdiag.readers.sniff import NSYS_SQLITE, TORCH_JSON, is_export_folder, sniff
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
 from dprankdiag.store.bundle import is_bundle
@@ -42,6 +45,9 @@ READERS: Mapping[str, Callable[[Path], Readable]] = {
 }
 """How each kind that `sniff` tells is read."""
 
+_WORTH_PROCESSES_BYTES = 16 << 20
+"""From so many bytes of torch traces on, most of them packed, processes take less time than it takes to start them."""
+
 Progress = Callable[[str, float | None], None]
 
 
@@ -56,14 +62,16 @@ class Inputs:
     ledgers: tuple[LedgerFile, ...] = ()
 
 
-def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: int = 1, patterns: str = "") -> Inputs:
+def read_inputs(
+    paths: Sequence[Path], progress: Progress | None = None, jobs: int | None = None, patterns: str = ""
+) -> Inputs:
     """Read every file given; a folder stands for its files and the parquetdir exports in it, or is such an export.
 
     A named file of unknown kind is an error; inside a folder it is passed over with a note. A damaged file is an error
     only if nothing else could be read.
 
     Args:
-        jobs: files to read at a time.
+        jobs: files to read at a time; None for as many as pay.
         patterns: see `store.digests.read_digest`.
 
     Raises:
@@ -102,15 +110,48 @@ def read_inputs(paths: Sequence[Path], progress: Progress | None = None, jobs: i
 
 
 def _read_all(
-    paths: Sequence[Path], jobs: int, stack: ExitStack, patterns: str
+    paths: Sequence[Path], jobs: int | None, stack: ExitStack, patterns: str
 ) -> Iterable[Readable | InputError | UsageError]:
-    """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up."""
+    """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up.
+
+    Large torch traces are read in processes of their own, for Python reads them event by event. All else spends its
+    time in numpy, which threads share.
+    """
     read = partial(_try_reading, patterns=patterns)
-    if jobs <= 1:
+    slow = [path for path in paths if path != STDIN and _is_slow(path)]
+    asked = jobs or os.cpu_count() or 1
+    if len(slow) > 1 and asked > 1 and sum(path.stat().st_size for path in slow) >= _WORTH_PROCESSES_BYTES:
+        workers = ProcessPoolExecutor(min(asked, len(slow)), get_context("spawn"), _end_at_interrupt)
+        stack.callback(workers.shutdown, cancel_futures=True)
+        begun = {path: workers.submit(read, path) for path in slow}
+        return (_await(begun[path], partial(read, path)) if path in begun else read(path) for path in paths)
+    if (jobs or 1) <= 1:
         return map(read, paths)
-    pool = ThreadPoolExecutor(jobs)
+    pool = ThreadPoolExecutor(asked)
     stack.callback(pool.shutdown, cancel_futures=True)
     return pool.map(read, paths)
+
+
+def _end_at_interrupt() -> None:
+    """Let a process end at Ctrl-C without a word; what started it tells the user."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _is_slow(path: Path) -> bool:
+    try:
+        return sniff(path) == TORCH_JSON
+    except (InputError, UsageError):
+        return False
+
+
+def _await(
+    reading: Future[Readable | InputError | UsageError], read: Callable[[], Readable | InputError | UsageError]
+) -> Readable | InputError | UsageError:
+    """Return what a process read; a process that was killed, perhaps for its memory, is stood in for."""
+    try:
+        return reading.result()
+    except BrokenProcessPool:
+        return read()
 
 
 def _guess_kind(path: Path) -> str:

@@ -23,6 +23,8 @@ from dprankdiag.model.sources import Source
 from dprankdiag.readers.engine_log import is_log, parse_log
 
 HEAD_BYTES = 4096
+MOST_STDIN_BYTES = 1 << 30
+"""A log of months; what goes on is no log but something that never ends."""
 
 STDIN = Path("-")
 """Standard input, for the log of a running engine; a file of that name is given as ./-."""
@@ -48,7 +50,7 @@ def read_ledger_file(path: Path) -> LedgerFile:
         DamagedInput: the interface it is of cannot read it.
     """
     try:
-        body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        body = _read_stdin() if path == STDIN else path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
     text = body.decode("utf-8", "replace")
@@ -71,6 +73,19 @@ def read_ledger_file(path: Path) -> LedgerFile:
         raise DamagedInput(what, where=str(path), mend="scrape it again; SGLang needs --enable-metrics")
     mend = "give the answer of /metrics, /v1/loads, /get_load or /server_info as it came"
     raise InputError("holds no number that an engine tells of its ranks", where=str(path), mend=mend)
+
+
+def _read_stdin() -> bytes:
+    """Read standard input to its end.
+
+    Raises:
+        InputError: it does not end.
+    """
+    body = sys.stdin.buffer.read(MOST_STDIN_BYTES + 1)
+    if len(body) > MOST_STDIN_BYTES:
+        what = f"goes on after {MOST_STDIN_BYTES >> 20} MiB"
+        raise InputError(what, where="standard input", mend="give a part of the log: tail -n 1000000 LOG | ...")
+    return body
 
 
 def _make_file(path: Path, told: tuple[LedgerAnswer, ...]) -> LedgerFile:

@@ -30,6 +30,10 @@ RAISE_LAST, RAISE_SHARE = 2, 1.0
 CLEAR_LAST, CLEAR_SHARE = 10, 0.2
 """... and no longer when it was named in so few of so many: in between it stays what it is."""
 
+LEAVE_LAST = 5
+"""A rank leaves a cause that goes on without it after so many moments: with a short window, who is meant is told within
+ten seconds also where it changes."""
+
 FEWEST_MOMENTS = 12
 """From so many moments on a recording is searched for times; fewer are judged together."""
 
@@ -47,15 +51,25 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Rank:
-    """What was seen of one rank under one cause: hits of the last moments, newest last."""
+    """What was seen of one rank under one cause: hits of the last moments, newest last.
+
+    Attributes:
+        named: it is named now.
+        since_s: since when.
+        first_hit_s: the first of the hits that led there.
+        left: how many moments in a row named others without it.
+    """
 
     hits: deque[bool] = field(default_factory=lambda: deque(maxlen=CLEAR_LAST))
     named: bool = False
     since_s: float = 0.0
     first_hit_s: float | None = None
+    left: int = 0
 
-    def see(self, at_s: float, hit: bool) -> None:
+    def see(self, at_s: float, hit: bool, others_hit: bool = False) -> None:
+        """Take in a moment; `others_hit` says that it names other ranks under the same cause."""
         self.hits.append(hit)
+        self.left = self.left + 1 if others_hit and not hit else 0
         if hit and self.first_hit_s is None:
             self.first_hit_s = at_s
         recent = list(self.hits)[-RAISE_LAST:]
@@ -64,7 +78,7 @@ class _Rank:
             # What came before is not held against it: only moments from now on can clear it.
             self.hits.extend([True] * CLEAR_LAST)
             self.since_s = at_s if self.first_hit_s is None else self.first_hit_s
-        elif self.named and sum(self.hits) <= CLEAR_SHARE * len(self.hits):
+        elif self.named and (sum(self.hits) <= CLEAR_SHARE * len(self.hits) or self.left >= LEAVE_LAST):
             self.named = False
         if not any(self.hits):
             self.first_hit_s = None
@@ -73,8 +87,8 @@ class _Rank:
 class Tracker:
     """Follows findings from moment to moment.
 
-    A rank is named once two moments in a row name it, and stays named until eight of ten do not; so a verdict
-    neither comes from a single moment nor flickers at a threshold.
+    A rank is named once two moments in a row name it, and stays named until eight of ten do not, or five in a row name
+    others without it; so a verdict neither comes from a single moment nor flickers at a threshold.
     """
 
     def __init__(self) -> None:
@@ -102,7 +116,7 @@ class Tracker:
         for rank in hit:
             ranks.setdefault(rank, _Rank())
         for rank, state in list(ranks.items()):
-            state.see(at_s, rank in hit)
+            state.see(at_s, rank in hit, others_hit=bool(hit))
             if not state.named and not any(state.hits):
                 del ranks[rank]
         if not ranks:

@@ -121,6 +121,7 @@ def _hiding(part: Part) -> Iterator[str]:
         yield f"ranks stand still {format_ratio(unplaced)} of the time for overlapped collectives, each step elsewhere"
     yield from _doubted(part)
     yield from _parted(part)
+    yield from _unseen(part)
     uneven = {group.abilities.uneven for group in part.observed.groups if group.abilities.uneven}
     yield from sorted(uneven)
     for account in part.accounts:
@@ -166,6 +167,18 @@ def _parted(part: Part) -> Iterator[str]:
                 f"ranks meet in {groups} groups apart" if groups > 1 else f"{name_numbers(left)}: compared with nobody"
             )
             yield f"{who}, and clocks may be why: lateness between them would not be seen"
+
+
+def _unseen(part: Part) -> Iterator[str]:
+    """Say that GPUs did work of which the recording holds no kernels, or no names: a table or rows of it are gone."""
+    unseen = part.observed.unseen
+    if unseen is None:
+        return
+    if unseen.bare:
+        bare = [part.trace.ranks[rank].rank for rank in unseen.bare]
+        yield f"{name_numbers(bare)}: the GPU was used, and none of its kernels can be read from the recording"
+    if unseen.unnamed_ratio >= WARNING:
+        yield f"kernels that take {format_ratio(unseen.unnamed_ratio)} of the GPU time have no name in the recording"
 
 
 def _left_out_ratio(part: Part) -> float:

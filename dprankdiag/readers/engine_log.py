@@ -23,6 +23,9 @@ from dprankdiag.units import NS_PER_S
 MOST = 1e15
 """No number of a log is meant to be larger."""
 
+LAST_S = 4.1e9
+"""A moment beyond (the year 2100), or before 1970, is damage: nanoseconds of it may not fit a column."""
+
 MOST_MOMENTS = 600
 LEAST_BIN_S = 1.0
 """A log is told as the state at up to so many moments, at least so far apart."""
@@ -38,6 +41,9 @@ _VLLM = re.compile(
 """Up to vLLM 0.22 the engine's own process logs its iterations, and only its name tells which one it is."""
 
 _PAIR = re.compile(r"(?P<key>#?[A-Za-z][\w/+() -]*?): ?(?P<value>-?[\d.]+)")
+_TORN = re.compile(r"\0|\ufffd")
+"""Zeros that a bad sector or a full disk leaves, or bytes that are no text: two lines may be joined there."""
+
 _DP = re.compile(r"\bDP(\d{1,5})\b")
 _AGGREGATED = re.compile(r"\b\d+ Engines Aggregated: Avg prompt")
 
@@ -109,7 +115,7 @@ def parse_log(text: str, where: str) -> tuple[LedgerAnswer, ...]:
 
 def _read_sglang(lines: Iterable[str]) -> Iterator[_Line]:
     for line in lines:
-        match = _SGLANG.search(line)
+        match = _SGLANG.search(line) if _TORN.search(line) is None else None
         stamp = None if match is None else _read_stamp(match["at"])
         if match is None or stamp is None:
             continue
@@ -121,11 +127,12 @@ def _read_sglang(lines: Iterable[str]) -> Iterator[_Line]:
 
 
 def _read_stamp(text: str) -> float | None:
-    """Return epoch seconds; None for a date that is none."""
+    """Return epoch seconds; None for a date that is none, or that no engine runs at."""
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+        stamp = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
+    return stamp if 0 <= stamp < LAST_S else None
 
 
 def _find_pairs(rest: str) -> dict[str, float]:
@@ -149,7 +156,7 @@ def _read_number(text: str) -> float | None:
 def _read_vllm(lines: Iterable[str]) -> Iterator[_Line]:
     year, before = _ANY_YEAR, None
     for line in lines:
-        match = _VLLM.search(line)
+        match = _VLLM.search(line) if _TORN.search(line) is None else None
         number = None if match is None else match["rank"] or match["core"]
         if match is None or number is None:
             continue

@@ -24,6 +24,8 @@ from dprankdiag.readers.torch_archive import TorchArchive, is_torch_archive, ope
 _MEND = "give a dump of SGLang's expert recorder (.pt), JSON (passes, layers, experts), or CSV (layer,expert,tokens)"
 _COLUMNS = ("layer", "expert", "tokens")
 MOST_SIZE = 1 << 27
+MOST = 1 << 52
+"""No count is meant to be larger, and a float holds any up to it."""
 
 
 def read_expert_counts(paths: Sequence[Path]) -> ExpertCounts:
@@ -118,14 +120,14 @@ def _read_json(text: str, path: Path) -> tuple[np.ndarray[Any, Any], bool]:
 
 def _read_csv(text: str, path: Path) -> np.ndarray[Any, Any]:
     reader = csv.DictReader(StringIO(text))
-    if not set(_COLUMNS) <= set(reader.fieldnames or ()):
-        raise InputError(f"no columns {', '.join(_COLUMNS)}", where=str(path), mend=_MEND)
     try:
+        if not set(_COLUMNS) <= set(reader.fieldnames or ()):
+            raise InputError(f"no columns {', '.join(_COLUMNS)}", where=str(path), mend=_MEND)
         cells = [tuple(int(row[name]) for name in _COLUMNS) for row in reader]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, csv.Error) as error:
         raise DamagedInput(f"a cell that is no whole number ({error})", where=str(path), mend=_MEND) from error
-    if not cells or min(min(cell) for cell in cells) < 0:
-        raise DamagedInput("no rows, or numbers below 0", where=str(path), mend=_MEND)
+    if not cells or min(min(cell) for cell in cells) < 0 or max(cell[2] for cell in cells) > MOST:
+        raise DamagedInput("no rows, or numbers below 0 or beyond all counts", where=str(path), mend=_MEND)
     n_layers, n_logical = 1 + max(cell[0] for cell in cells), 1 + max(cell[1] for cell in cells)
     if n_layers * n_logical > MOST_SIZE:
         raise DamagedInput(f"{n_layers} layers of {n_logical} experts are too many", where=str(path))
@@ -145,7 +147,7 @@ def _check(tokens: np.ndarray[Any, Any], path: Path) -> IntArray:
         what = f"numbers of shape {tokens.shape}, expected (passes, layers, experts)"
         raise DamagedInput(what, where=str(path), mend=_MEND)
     whole = np.asarray(tokens, np.float64)
-    if not np.isfinite(whole).all() or (whole < 0).any() or (whole != np.floor(whole)).any():
+    if not np.isfinite(whole).all() or (whole < 0).any() or (whole > MOST).any() or (whole != np.floor(whole)).any():
         raise DamagedInput("counts that are no whole numbers of 0 or more", where=str(path), mend=_MEND)
     if not whole.any():
         mend = "record while requests are served: POST /start_expert_distribution_record, then /dump_…"

@@ -22,6 +22,9 @@ _ENTRY_MARKS = (b'"collective_seq_id"', b'"profiling_name"', b'"time_created_ns"
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 _NAMED_RANK = re.compile(r"rank[ _.-]?([0-9]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+")
+_SHOWN = 120
+"""Characters of an error that may repeat what the dump holds."""
+
 _MEND = "dump it again: torch._C._distributed_c10d._dump_nccl_trace_json"
 
 
@@ -88,8 +91,10 @@ def parse_dump(content: bytes, where: str) -> FlightDump:
         table, names, sizes = _tabulate(collectives, groups)
         pending = sum(bool(entry.get("is_p2p", False)) and entry["state"] != "completed" for entry in entries)
         whole = not entries or min(int(entry.get("record_id", 0)) for entry in entries) == 0
+        known = groups.freeze()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        text = f"a Flight Recorder dump with an entry that cannot be read ({type(error).__name__}: {error})"
+        why = f"{type(error).__name__}: {error}"[:_SHOWN]
+        text = f"a Flight Recorder dump with an entry that cannot be read ({why})"
         raise DamagedInput(text, where=where, mend=_MEND) from error
     lacked = [] if dump.get("pg_config") else ["pg_config"]
     lacked += [] if entries else ["entries"]
@@ -102,7 +107,7 @@ def parse_dump(content: bytes, where: str) -> FlightDump:
         ranks=() if rank is None else (rank,),
         lacked=tuple(lacked),
     )
-    return FlightDump(rank, grade, groups.freeze(), names, sizes, table, whole, pending, source)
+    return FlightDump(rank, grade, known, names, sizes, table, whole, pending, source)
 
 
 def _find_rank(dump: Mapping[str, Any], path: Path) -> tuple[int | None, Grade]:

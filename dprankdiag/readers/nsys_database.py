@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from dprankdiag.errors import DamagedInput
 from dprankdiag.readers.base import Array
 from dprankdiag.readers.nsys_export import Condition, CutText, OneOf, Packed, Wanted
@@ -26,7 +28,9 @@ from dprankdiag.readers.nsys_sql import (
     write_text,
     write_value,
 )
+from dprankdiag.readers.nsys_walk import Answer, Question, walk_rows
 from dprankdiag.readers.sqlite_batches import Query, stream_batches
+from dprankdiag.readers.sqlite_pages import ForeignPages
 
 _WAL_VERSION = 2
 _IMMUTABLE = "mode=ro&immutable=1"
@@ -178,15 +182,42 @@ class NsysDatabase:
         """Stream integer columns in batches of rows, in file order, as `NsysExport.batches` says."""
         if table not in self.columns:
             return
-        facts = self.columns[table]
-        selected = [write_column(facts, column) for column in wanted]
-        selected += [] if text is None else [write_text(facts, text)]
-        select = f"SELECT {', '.join(selected)} FROM {quote_name(table)}"
-        rowids = self._span_rowids(table)
-        query = Query(select, write_condition(facts, where), len(wanted), None if text is None else texts, rowids)
-        failure = yield from stream_batches(self._connection, query, locate(self.path, _IMMUTABLE), self.size_bytes)
-        if failure:
+        known: dict[str, int] = {} if texts is None else texts
+        question = Question(table, tuple(wanted), where, text)
+        done = 0
+        try:
+            for answer in walk_rows(self._connection, self.path, question):
+                if rows := len(answer.numbers):
+                    done += rows
+                    yield answer.arrays if text is None else [*answer.arrays, _number(answer, text, known)]
+            return
+        except (ForeignPages, OSError):
+            pass  # SQLite reads what is left, or says what is wrong with it
+        query = Query(self._write(question, done), len(wanted), None if text is None else known)
+        if failure := (yield from stream_batches(self._connection, query)):
             self._note_failure(table, failure)
+
+    def _write(self, question: Question, skip: int) -> str:
+        """Write a question as SQL, without its first rows."""
+        facts = self.columns[question.table]
+        selected = [write_column(facts, column) for column in question.wanted]
+        selected += [] if question.text is None else [write_text(facts, question.text)]
+        condition = write_condition(facts, question.where)
+        return (
+            f"SELECT {', '.join(selected)} FROM {quote_name(question.table)}"
+            + (f" WHERE {condition}" if condition else "")
+            + (f" LIMIT -1 OFFSET {skip}" if skip else "")
+        )
+
+
+def _number(answer: Answer, text: CutText, texts: dict[str, int]) -> Array:
+    """Return the numbers of texts up to their marks; new ones are added as they appear."""
+    used, firsts = np.unique(answer.numbers, return_index=True)
+    numbers = np.zeros(len(answer.texts), np.int64)
+    for place in used[np.argsort(firsts)].tolist():
+        name = text.cut(answer.texts[place].decode("utf-8", "replace"))
+        numbers[place] = texts.setdefault(name, len(texts))
+    return np.take(numbers, answer.numbers)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

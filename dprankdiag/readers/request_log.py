@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,9 @@ COUNTS = ("workers", "ranks", "gpus", "chunk_tokens", "capacity_tokens", "block_
 HEAD_BYTES = 1 << 16
 MOST = 1 << 52
 """No count of a log is meant to be larger."""
+
+LAST_NS = 1 << 62
+"""No moment of a log is meant to be later: two of them together would not fit a column."""
 
 _MEND = "see docs/whatif.md for the columns: arrival_s, input_tokens, output_tokens, rank, ttft_s, e2e_s"
 
@@ -130,9 +133,9 @@ def _read_request(row: Mapping[str, Any], where: str) -> LoggedRequest | None:
 def _read_time(row: Mapping[str, Any], name: str, where: str, unit_ns: int) -> int:
     try:
         moment = Decimal(row[name]) * unit_ns
-        if moment.is_finite() and not isinstance(row[name], bool):
+        if not isinstance(row[name], bool) and abs(moment) <= LAST_NS:
             return int(moment.to_integral_value())
-    except (InvalidOperation, TypeError, ValueError):
+    except (ArithmeticError, TypeError, ValueError):
         pass
     raise DamagedInput(f"{name} is no time: {str(row[name])[:40]}", where=where, mend=_MEND)
 
@@ -148,7 +151,7 @@ def _read_span(row: Mapping[str, Any], name: str, where: str) -> int | None:
 
 def _read_count(row: Mapping[str, Any], name: str, where: str) -> int:
     value = row[name]
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+    if isinstance(value, Decimal) and value.is_finite() and abs(value) <= MOST and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
         raise DamagedInput(f"{name} is no count: {str(value)[:40]}", where=where, mend=_MEND)

@@ -59,6 +59,9 @@ STORAGES = (
     *("ByteStorage", "CharStorage", "ShortStorage", "IntStorage", "LongStorage"),
     *("HalfStorage", "FloatStorage", "DoubleStorage", "BoolStorage", "BFloat16Storage"),
 )
+_KEYS = (str, int, float, bool, type(None))
+"""What may be a key: a tuple of tuples that are one object takes forever to hash."""
+
 _REBUILD = Named("torch._utils", "_rebuild_tensor_v2")
 _ORDERED = Named("collections", "OrderedDict")
 _KNOWN = frozenset({_REBUILD, _ORDERED, *(Named("torch", name) for name in STORAGES)})
@@ -150,6 +153,8 @@ def _set_items(machine: _Machine, pairs: list[Any]) -> None:
     target = machine.stack[-1]
     if type(target) is not dict or len(pairs) % 2:
         raise ValueError("items of something else than a dict")
+    if any(not isinstance(key, _KEYS) for key in pairs[::2]):
+        raise machine.refuse("a dict in it has a key that is neither text nor a number")
     target.update(zip(pairs[::2], pairs[1::2], strict=True))
 
 

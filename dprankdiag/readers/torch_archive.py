@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ MOST_TENSOR_BYTES = 1 << 31
 """Larger dumps than this are not what an engine writes for some thousand steps."""
 
 _PICKLE = "data.pkl"
+_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, EOFError)
+"""What reading an archive raises that is cut, or packed as none of ours is."""
+
 _KINDS = {
     "ByteStorage": "u1",
     "CharStorage": "i1",
@@ -50,7 +55,9 @@ class TorchArchive:
             raise InputError(f"a tensor of {tensor.kind}, expected whole numbers", where=str(self.path))
         dtype = np.dtype(kind if kind in ("u1", "i1", "?") else self.order + kind)
         needed = _count_needed(tensor)
-        if len(tensor.size) != len(tensor.stride) or needed < 0 or needed * dtype.itemsize > MOST_TENSOR_BYTES:
+        # A stride of 0 shows one number as often as it likes.
+        most = max(needed, math.prod(tensor.size)) * dtype.itemsize
+        if len(tensor.size) != len(tensor.stride) or needed < 0 or most > MOST_TENSOR_BYTES:
             raise DamagedInput(f"a tensor of shape {tensor.size} that cannot be", where=str(self.path))
         with zipfile.ZipFile(self.path) as archive:
             content = _read_member(archive, f"{self.prefix}data/{tensor.key}", MOST_TENSOR_BYTES, self.path)
@@ -75,7 +82,7 @@ def is_torch_archive(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(f"/{_PICKLE}") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, *_BROKEN):
         return False
 
 
@@ -97,7 +104,7 @@ def open_torch_archive(path: Path) -> TorchArchive:
             told = b"little"
             if order_name in archive.namelist():
                 told = _read_member(archive, order_name, 16, path)
-    except zipfile.BadZipFile as error:
+    except _BROKEN as error:
         raise DamagedInput(f"no whole archive of torch.save ({error})", where=str(path)) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
@@ -115,5 +122,5 @@ def _read_member(archive: zipfile.ZipFile, name: str, most: int, path: Path) -> 
         if info.file_size > most:
             raise DamagedInput(f"{name} of {info.file_size} bytes, at most {most} are read", where=str(path))
         return archive.read(info)
-    except (KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (KeyError, *_BROKEN) as error:
         raise DamagedInput(f"{name} cannot be read ({error})", where=str(path)) from error

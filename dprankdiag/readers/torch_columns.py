@@ -26,6 +26,9 @@ ActorKey = tuple[str, int]
 NO_SHAPE: Shape = (0, 0, 0, 0, 0, 0)
 """Launch shape of a kernel whose grid and block were not recorded."""
 
+_LARGEST_SHAPE: Shape = (2**31 - 1, 65_535, 65_535, 1024, 1024, 1024)
+"""Source: CUDA C++ Programming Guide 13, "Compute Capabilities", technical specifications."""
+
 Rows = dict[str, list[tuple[Any, ...]]]
 """Rows of one batch by table, in the order of the declared columns."""
 
@@ -409,9 +412,10 @@ def _key(label: Array, correlation: Array) -> Array:
 def _read_shape(grid: Any, block: Any) -> Shape:
     try:
         (gx, gy, gz), (bx, by, bz) = grid, block
-        return int(gx), int(gy), int(gz), int(bx), int(by), int(bz)
-    except (TypeError, ValueError):
+        shape = int(gx), int(gy), int(gz), int(bx), int(by), int(bz)
+    except (TypeError, ValueError, OverflowError):
         return NO_SHAPE
+    return shape if all(0 <= size <= most for size, most in zip(shape, _LARGEST_SHAPE, strict=True)) else NO_SHAPE
 
 
 def _whole(value: Any, absent: int) -> int:

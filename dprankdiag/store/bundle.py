@@ -8,18 +8,19 @@ by name.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.errors import DamagedInput, InputError, TableError
 from dprankdiag.model.bundle import SCHEMA_VERSION, TOOL_NAME, make_document
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.schema import Columns
+from dprankdiag.store.bundle_fit import check_tables
+from dprankdiag.store.whole_files import replace_file
 
 SUFFIX = ".dprank"
 DIAGNOSIS_MEMBER = "diagnosis.json"
@@ -34,6 +35,12 @@ _ZIP_START = b"PK\x03\x04"
 _NAME_OFFSET = 30
 """Where the first member's name begins. Source: APPNOTE.TXT, section 4.3.7 (local file header)."""
 
+MOST_CELLS = 1 << 28
+"""Cells of one table: a day of steps of a thousand ranks; what claims more would only fill the memory."""
+
+_SHOWN = 200
+"""Characters of an error that may repeat what the file holds."""
+
 _MEND = "save one with: dprankdiag analyze TRACE -o FILE.dprank"
 
 
@@ -44,28 +51,6 @@ def save_bundle(path: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns])
         OSError: the folder cannot be written.
     """
     replace_file(path, pack_bundle(diagnosis, tables))
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file beside its target and move it there when complete; nothing is left behind on failure."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, _default_mode())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _default_mode() -> int:
-    """Return the permissions a new file gets; the temporary file is private until then."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()) -> bytes:
@@ -129,17 +114,33 @@ def load_bundle(path: Path) -> tuple[Diagnosis, dict[str, Columns]]:
             names = archive.namelist()
             if DIAGNOSIS_MEMBER not in names:
                 raise InputError(f"a zip archive without {DIAGNOSIS_MEMBER}", where=str(path), mend=_MEND)
+            _check_sizes(archive, path)
             diagnosis = parse_diagnosis(archive.read(DIAGNOSIS_MEMBER), where=str(path))
             tables = {
                 name.removesuffix(TABLE_SUFFIX): _unpack_table(archive.read(name), f"{path}/{name}")
                 for name in names
                 if name.endswith(TABLE_SUFFIX) and "/" not in name
             }
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise DamagedInput(f"not a whole bundle ({error})", where=str(path), mend=_MEND) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise DamagedInput(f"not a whole bundle ({str(error)[:_SHOWN]})", where=str(path), mend=_MEND) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
-    return diagnosis, tables
+    try:
+        return diagnosis, check_tables(tables)
+    except TableError as error:
+        raise DamagedInput(f"tables that do not fit ({error})", where=str(path), mend=_MEND) from error
+
+
+def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse an archive whose members are larger than itself: a bundle is not packed, and nothing in it lies twice.
+
+    Raises:
+        DamagedInput: it would fill the memory.
+    """
+    unpacked, size_bytes = sum(info.file_size for info in archive.infolist()), path.stat().st_size
+    if unpacked > size_bytes:
+        what = f"an archive of {size_bytes} bytes that unpacks to {unpacked}, and a bundle is not packed"
+        raise DamagedInput(what, where=str(path), mend=_MEND)
 
 
 def _unpack_table(content: bytes, where: str) -> Columns:
@@ -147,10 +148,13 @@ def _unpack_table(content: bytes, where: str) -> Columns:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(BytesIO(content))
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(BytesIO(content))
+        if file.metadata.num_rows * max(file.metadata.num_columns, 1) > MOST_CELLS:
+            raise DamagedInput(f"a table of {file.metadata.num_rows} rows, more than can be", where=where, mend=_MEND)
+        table = file.read()
+        return {name: table.column(name).to_numpy() for name in table.column_names}
+    except (pa.ArrowException, OSError, KeyError, TypeError, OverflowError) as error:
         raise DamagedInput("not a Parquet table", where=where, mend=_MEND) from error
-    return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def parse_diagnosis(content: bytes | str, *, where: str = "") -> Diagnosis:
@@ -163,7 +167,7 @@ def parse_diagnosis(content: bytes | str, *, where: str = "") -> Diagnosis:
 
     try:
         document = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedInput(f"not JSON ({error})", where=where, mend=_MEND) from error
     if not isinstance(document, dict) or "schema_version" not in document:
         raise InputError(f"JSON, but not a diagnosis of {TOOL_NAME}", where=where, mend=_MEND)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dprankdiag.model.dispatches import KIND, SCHEMA_VERSION, LedgerRecord
-from dprankdiag.store.bundle import replace_file
 from dprankdiag.store.documents import parse_document, read_bytes
+from dprankdiag.store.whole_files import replace_file
 
 SUFFIX = ".json"
 _START_BYTES = 64

@@ -23,6 +23,8 @@ from dprankdiag.store import recording_schema as schema
 from dprankdiag.store.recording_rows import read_fact, read_numbers
 
 _MEND = "make one with: dprankdiag record TARGET -o FILE"
+_SHOWN = 120
+"""Characters of an error that may repeat what the file holds."""
 
 
 def is_recording(path: Path) -> bool:
@@ -57,8 +59,9 @@ def read_recording(
             return _read_all(database, path, (since_ns, until_ns), by_tick)
     except sqlite3.Error as error:
         raise DamagedInput(f"a broken recording ({error})", where=str(path), mend="copy it again") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedInput(f"a broken recording ({error})", where=str(path), mend="record again") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"[:_SHOWN]
+        raise DamagedInput(f"a broken recording ({why})", where=str(path), mend="record again") from error
 
 
 @contextmanager
@@ -103,6 +106,7 @@ def _read_all(
             where=str(path),
             mend="read it with the version that made it",
         )
+    _check_kinds(database)
     shared = _load_shared(database)
     answers: list[LedgerAnswer] = []
     gaps: list[NoData] = []
@@ -120,6 +124,31 @@ def _read_all(
             answer = _make_answer(row[:9], shared, loads.take(row[0]), experts.take(row[0]))
             answers.append(replace(answer, taken_ns=row[9]) if answer.is_stored else answer)
     return tuple(answers), tuple(gaps)
+
+
+def _check_kinds(database: sqlite3.Connection) -> None:
+    """Check that columns hold what they are declared to; SQLite itself keeps whatever it is given.
+
+    Numbers of ranks are checked where they are read.
+
+    Raises:
+        ValueError: one holds something else.
+    """
+    for table in schema.list_tables():
+        for column in table.columns:
+            kinds = _HELD.get(column.declared.partition(" ")[0])
+            if kinds is None:
+                continue
+            may_be_null = "NOT NULL" not in column.declared and "KEY" not in column.declared
+            held = ", ".join(f"'{kind}'" for kind in (kinds, *(["null"] if may_be_null else [])))
+            name = schema.quote_name(column.name)
+            query = f"SELECT typeof({name}) FROM {table.name} WHERE typeof({name}) NOT IN ({held}) LIMIT 1"
+            if found := database.execute(query).fetchone():
+                raise ValueError(f"{table.name}.{column.name} holds {found[0]}")
+
+
+_HELD = {"INTEGER": "integer", "TEXT": "text"}
+"""What a column that is declared so may hold besides NULL."""
 
 
 def _find_span(database: sqlite3.Connection, since_ns: int | None, until_ns: int | None) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import pytest
 from tests.bench.exports import LARGE, Exports
 from tests.bench.table import Figure, write_page
 
-EXPECTED_FIGURES = 32
+EXPECTED_FIGURES = 34
 _HERE = Path(__file__).parent
 
 

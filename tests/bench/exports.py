@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ MILLION = Size(8, 1_000_000)
 TENTH = Size(8, 400_000)
 MANY_RANKS = Size(64, 4_000_000)
 SMALL = Size(8, 36_000)
+TRACES = Size(8, 620_000)
+"""Torch traces of 100 MB a rank, unpacked."""
 SIZES = {"large": LARGE, "million": MILLION, "tenth": TENTH, "many-ranks": MANY_RANKS, "small": SMALL}
 
 
@@ -85,9 +88,21 @@ class Exports:
         """A file of less than 5 MB."""
         return self._write("small")
 
+    @cached_property
+    def traces(self) -> Path:
+        """A folder of 8 torch profiler traces, packed as the profiler packs them."""
+        subprocess.run([sys.executable, "-m", __name__, "traces", str(self._folder / "traces")], check=True)
+        return self._folder / "traces"
+
     def _write(self, name: str) -> Path:
         subprocess.run([sys.executable, "-m", __name__, name, str(self._folder)], check=True)
         return self._folder / f"{name}.sqlite"
+
+
+def count_bytes(path: Path) -> int:
+    """Count the bytes of a packed trace as they were before."""
+    with gzip.open(path) as file:
+        return sum(map(len, iter(lambda: file.read(1 << 20), b"")))
 
 
 def count_kernels(path: Path) -> int:
@@ -96,4 +111,7 @@ def count_kernels(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    write_world(plan(SIZES[sys.argv[1]]), Path(sys.argv[2]), name=sys.argv[1])
+    if sys.argv[1] == "traces":
+        write_world(plan(TRACES), Path(sys.argv[2]), name="traces", format="torch")
+    else:
+        write_world(plan(SIZES[sys.argv[1]]), Path(sys.argv[2]), name=sys.argv[1])

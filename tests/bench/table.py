@@ -60,11 +60,10 @@ class Figure:
 def describe_machine() -> str:
     """Describe the class of the machine and what ran on it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    adbc = "with" if _has_adbc() else "without"
     return (
         f"Measured on {os.cpu_count()} cores of {platform.machine()}, {memory:.0f} GiB, {platform.system()}; "
         f"Python {platform.python_version()}, numpy {version('numpy')}, pandas {version('pandas')}, "
-        f"SQLite {sqlite3.sqlite_version}, {adbc} the extra `fast`."
+        f"SQLite {sqlite3.sqlite_version}."
     )
 
 
@@ -125,10 +124,3 @@ def _find_commit() -> str:
     """Find the commit that is checked out; "+" says that files differ from it."""
     line = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(line, cwd=PAGE.parent, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _has_adbc() -> bool:
-    try:
-        return bool(version("adbc-driver-sqlite"))
-    except ModuleNotFoundError:
-        return False

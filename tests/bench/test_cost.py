@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.bench import commands
-from tests.bench.exports import CULPRIT, LARGE, Exports, count_kernels
+from tests.bench.exports import CULPRIT, LARGE, Exports, count_bytes, count_kernels
 from tests.bench.measure import Weight, middle, weigh, weigh_in_turn
 from tests.bench.table import Figure
 
@@ -68,6 +68,18 @@ def test_a_parquetdir_costs_about_what_the_same_export_in_sqlite_does(exports: E
     assert json.loads(folder[0].output)["findings"] == json.loads(file[0].output)["findings"]
     _note(figures, Figure("wall, parquetdir against SQLite", wall, 1.2, how))
     _note(figures, Figure("memory, parquetdir against SQLite", memory, 1.5, how))
+
+
+def test_eight_torch_traces_are_judged_soon_and_in_little_memory(exports: Exports, figures: list[Figure]) -> None:
+    folder = exports.traces
+    sizes = [count_bytes(path) for path in folder.iterdir()]
+    (weights,) = weigh_in_turn([commands.analyze(folder)], 3)
+    told = json.loads(weights[0].output)
+    assert {(item["cause"], tuple(item["ranks"])) for item in told["findings"]} == {("load.context", (CULPRIT,))}
+    how = f"`analyze` of {len(sizes)} torch traces of {min(sizes) / 1e6:.0f} MB unpacked; median of 3"
+    figures.append(Figure("wall, torch traces to verdict", middle(weights, _wall), 20.0, how, unit="s"))
+    _note(figures, Figure("memory, torch traces", middle(weights, _peak) / 1e6, 1000.0, how, unit="MB"))
+    assert figures[-2].holds, figures[-2].row()
 
 
 def test_ten_times_the_kernels_take_about_ten_times_as_long(exports: Exports, figures: list[Figure]) -> None:

@@ -24,7 +24,7 @@ from tests.ledger_runs import Watcher, read_numbers
 
 pytestmark = pytest.mark.bench
 
-DRAWN, ONSETS = 120, 28
+DRAWN, ONSETS = 120, 56
 QUARTERS = (3.0, 9.0, 15.0, 21.0)
 EXPECTED_MARKS = 9
 CLEAR_GROWTH = 0.1

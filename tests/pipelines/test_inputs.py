@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import gzip
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from dprankdiag.errors import DamagedInput, InputError, UsageError
+from dprankdiag.harness.suites import write_world
+from dprankdiag.harness.world import World
+from dprankdiag.pipelines import inputs as pipeline
 from dprankdiag.pipelines.inputs import Inputs, read_inputs
 from tests.parquetdir import write_parquetdir
 from tests.readers.builders import ExportBuilder
+from tests.readers.checks import assert_equal
 
 
 def write_export(path: Path, kernels: int = 3, pid: int = 5) -> Path:
@@ -207,6 +213,35 @@ def test_progress_names_each_file_and_runs_forward(tmp_path: Path) -> None:
 def test_files_read_at_the_same_time_come_in_the_order_given(tmp_path: Path) -> None:
     paths = [write_export(tmp_path / f"{name}.sqlite") for name in "dcba"]
     assert names_read(read_inputs(paths, jobs=3)) == [path.name for path in paths]
+
+
+def write_torch_traces(folder: Path) -> list[Path]:
+    return write_world(World(seed=3, ranks=3, steps=4, layers=2), folder, format="torch")
+
+
+def test_large_torch_traces_are_read_by_processes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [*write_torch_traces(tmp_path), write_export(tmp_path / "last.sqlite")]
+    paths[1].write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [', 1))
+    alone = read_inputs(paths, jobs=1)
+    monkeypatch.setattr(pipeline, "_WORTH_PROCESSES_BYTES", 0)
+    shared = read_inputs(paths, jobs=2)
+    assert names_read(shared) == [path.name for path in (paths[0], paths[2], paths[3])]
+    assert shared.unusable == alone.unusable
+    for one, other in zip(alone.readings, shared.readings, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_trace_whose_process_was_killed_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_torch_traces(tmp_path)
+    monkeypatch.setattr(pipeline, "_WORTH_PROCESSES_BYTES", 0)
+    monkeypatch.setattr(pipeline, "_end_at_interrupt", end_at_once)
+    assert names_read(read_inputs(paths, jobs=2)) == [path.name for path in paths]
+
+
+def end_at_once() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_closed_folder_in_a_folder_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from dprankdiag.model.ledgers import BoolArray, Ledger
 from dprankdiag.pipelines.tracking import (
     CLEAR_LAST,
     FEWEST_MOMENTS,
+    LEAVE_LAST,
     RAISE_LAST,
+    SHORT_SHARE,
+    WINDOW_S,
     Tracker,
     find_episodes,
     is_series,
@@ -54,6 +57,16 @@ def test_a_named_rank_stays_until_eight_of_ten_moments_do_not_show_it() -> None:
     shown = named("xxx" + "." * 12)
     assert shown[: 3 + 6] == [False] + [True] * 8
     assert not any(shown[10:])
+
+
+def test_who_is_meant_changes_within_ten_seconds_where_a_cause_goes_on_without_a_rank() -> None:
+    both, one = [found(3, 5)], [found(3)]
+    shown = [names["load.requests"] for names in follow([both] * 8 + [one] * 8)[1:]]
+    assert shown[: 7 + LEAVE_LAST - 1] == [(3, 5)] * (7 + LEAVE_LAST - 1)
+    assert shown[7 + LEAVE_LAST - 1 :] == [(3,)] * (8 - LEAVE_LAST + 1)
+    assert SHORT_SHARE * WINDOW_S + LEAVE_LAST <= 10
+    now_and_then = follow([both] * 3 + [one, one, both] * 4)
+    assert all(names["load.requests"] == (3, 5) for names in now_and_then[1:])
 
 
 @given(st.text("x.", min_size=20, max_size=60))

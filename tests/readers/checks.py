@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dprankdiag.model.schema import count_rows
 from dprankdiag.model.sources import Reading
 from dprankdiag.model.traces import TRACE_TABLES
+from dprankdiag.readers.nsys_walk import Answer
+from dprankdiag.readers.sqlite_pages import ForeignPages
+
+
+def refuse_to_walk(*_: object) -> Iterator[Answer]:
+    """Stand in for `walk_rows` where SQLite has to read everything."""
+    raise ForeignPages("not now")
+
+
+def assert_equal(one: Reading, other: Reading) -> None:
+    assert one.source == other.source
+    assert one.names == other.names
+    for table, columns in one.tables.items():
+        for name, values in columns.items():
+            assert (values == other.tables[table][name]).all(), (table, name)
 
 
 def check_tables(reading: Reading) -> None:
