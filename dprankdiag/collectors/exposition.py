@@ -29,6 +29,9 @@ Key = TypeVar("Key", bound=Hashable)
 MOST_SERIES = 600_000
 """Series remembered. One that is split by how many ranks computed a prefill alone comes to 200 000 on 320 ranks."""
 
+MOST_IDENTITY = 16_384
+"""Characters of a series with its labels; more would only take time, which grows faster than they do."""
+
 WHOLE = -1
 """Part of a series that is not split into parts."""
 
@@ -362,6 +365,8 @@ def _divide(line: str) -> tuple[str, str]:
 def _parse_labels(identity: str) -> Mapping[str, str] | None:
     from prometheus_client.parser import text_string_to_metric_families
 
+    if len(identity) > MOST_IDENTITY:
+        return None
     try:
         families = list(text_string_to_metric_families(f"{identity} 0\n"))
         return dict(families[0].samples[0].labels)

@@ -181,7 +181,13 @@ class TorchTrace:
                     return events, buffer[cut.end() :]
         if len(buffer) <= 2 * BATCH_BYTES or _ends_here(buffer):
             return [], buffer
-        return self._pass_over(buffer)
+        # Until little is left, so that a file of which most is broken is never held whole.
+        taken: list[Event] = []
+        at = 0
+        while len(buffer) - at > BATCH_BYTES:
+            found, at = self._pass_over(buffer, at)
+            taken += found
+        return taken, buffer[at:]
 
     def _finish(self, buffer: bytes) -> list[Event]:
         """Read the last events and the keys after them."""
@@ -202,31 +208,32 @@ class TorchTrace:
         """Read what can be read of a file that does not end as it should."""
         self._refuse_several()
         events: list[Event] = []
-        while buffer.strip():
-            taken, buffer = self._pass_over(buffer)
+        at = 0
+        while at < len(buffer):
+            taken, at = self._pass_over(buffer, at)
             events += taken
         self.damage = self.damage or "the file breaks off in the middle of its events"
         return events
 
-    def _pass_over(self, buffer: bytes) -> tuple[list[Event], bytes]:
-        """Take the events before the first place that is no JSON, and go on after the event that holds it."""
+    def _pass_over(self, buffer: bytes, at: int) -> tuple[list[Event], int]:
+        """Take the events before the first place that is no JSON; return them and where the event after it begins."""
         self._refuse_several()
-        place = _find_problem(buffer)
-        before = list(_BETWEEN.finditer(buffer, 0, place))[-_TRIES:]
+        part, place = _find_next_problem(buffer, at)
+        before = list(_BETWEEN.finditer(part, 0, place))[-_TRIES:]
         events: list[Event] = []
         start = 0
         for cut in reversed(before):
-            found, problem = _decode_events(buffer[: cut.start() + 1])
+            found, problem = _decode_events(part[: cut.start() + 1])
             if found is not None:
                 events, start = found, cut.end()
                 self.broken += problem
                 break
-        following = _BETWEEN.search(buffer, max(place, start))
+        following = _BETWEEN.search(buffer, at + max(place, start))
         if following is None:
-            return events, b""
+            return events, len(buffer)
         self.broken += 1
-        self.damage = self.damage or f"broken JSON at byte {self._read_bytes - len(buffer) + place}"
-        return events, buffer[following.end() :]
+        self.damage = self.damage or f"broken JSON at byte {self._read_bytes - len(buffer) + at + place}"
+        return events, following.end()
 
     def _refuse_several(self) -> None:
         if self._marks > 1:
@@ -279,6 +286,24 @@ def _find_problem(buffer: bytes) -> int:
         place = _PLACE.search(str(error))
         return len(buffer) if place is None or _TRUNCATED in str(error) else max(int(place[1]) - 1, 0)
     return len(buffer)
+
+
+def _find_next_problem(buffer: bytes, at: int) -> tuple[bytes, int]:
+    """Look for a problem from a place on, in a part that grows until it holds one or is all there is.
+
+    A problem in the last event of a part may be nothing but its end.
+
+    Returns:
+        The part that was looked at, and the place in it; its length if there is no problem.
+    """
+    size = _TAIL_BYTES
+    while True:
+        part = buffer[at : at + size]
+        place = _find_problem(part)
+        is_inside = place < len(part) and _BETWEEN.search(part, place) is not None
+        if is_inside or at + size >= len(buffer):
+            return part, place
+        size *= 4
 
 
 def _ends_here(buffer: bytes) -> bool:

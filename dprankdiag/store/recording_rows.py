@@ -17,6 +17,7 @@ _HARMLESS_QUERY = ("format", "include", "dp_rank", "config_format", "query", "ti
 """What a stored address may ask for; every other part of a query could be a secret."""
 
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]*@")
+_QUERY_IN_URL = re.compile(r"(://[^\s?#]*)[?#]\S*?(?=[:;,.)]*(?:\s|$))")
 _SECRET_NAME = re.compile(
     r"api_?key|passw|secret|credential|authori[sz]ation|bearer|private_?key|keyfile|launch_command|(^|_)token$",
     re.IGNORECASE,
@@ -34,7 +35,7 @@ def clean_address(address: str) -> str:
     if "://" not in address:
         return address
     try:
-        parts = urlsplit(clean_text(address))
+        parts = urlsplit(_USER_IN_URL.sub("", address))
     except ValueError:
         return clean_text(address).split("?", 1)[0]
     kept = [(name, value) for name, value in parse_qsl(parts.query) if name in _HARMLESS_QUERY]
@@ -42,8 +43,8 @@ def clean_address(address: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Leave user names and passwords out of the URLs in a text."""
-    return _USER_IN_URL.sub("", text)
+    """Leave user names, passwords and queries out of the URLs in a text."""
+    return _QUERY_IN_URL.sub(r"\1", _USER_IN_URL.sub("", text))
 
 
 def make_fact_rows(facts: Mapping[str, Fact]) -> tuple[FactRow, ...]:

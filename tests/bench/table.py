@@ -84,7 +84,7 @@ class Section:
 
     def text(self) -> str:
         """Write the section, with the version and the machine it was measured on."""
-        measured = f"{describe_machine()} Commit {_find_commit()}."
+        measured = f"{describe_machine()} Commit {find_commit()}."
         return "\n\n".join((f"## {self.title}", self.intro.strip(), *self.tables, measured)) + "\n"
 
 
@@ -120,7 +120,7 @@ def _join(head: str, sections: Mapping[str, str], path: Path) -> str:
     return page
 
 
-def _find_commit() -> str:
+def find_commit() -> str:
     """Find the commit that is checked out; "+" says that files differ from it."""
     line = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(line, cwd=PAGE.parent, capture_output=True, text=True, check=True).stdout.strip()

@@ -24,6 +24,9 @@ from tests.properties.worlds import EVEN
 from tests.small_engine import SmallEngine, sglang_pages
 
 PAYLOADS = ROOT / "tests" / "payloads"
+PIDS = (41_200, 41_207, 41_214, 41_221)
+"""Of the ranks of a simulated world."""
+
 START_NS = 1_764_000_000 * NS_PER_S
 LOG_LINE = (
     "[2026-03-01 10:{minute:02d}:{second:02d} DP{rank} TP{rank} EP{rank}] Decode batch, #running-req: {running}, "
@@ -191,7 +194,6 @@ def list_others() -> tuple[Subject, ...]:
         replace(bundle, name="what-if", words=("whatif", "{given}", "--quiet")),
         replace(export, name="kernels", words=("kernels", "{given}")),
         replace(whole["torch traces slow_gpu"], name="as page", words=("analyze", "{given}", "--format", "html")),
-        replace(whole["recording count-skew"], name="what-if", words=("whatif", "{given}", "--quiet")),
         _collect("request log", "what-if", None, _fill_requests, "whatif", "{given}", "--quiet"),
         *(
             _collect("expert counts", name, None, _copy(experts, name), *whatif, beside=beside)
@@ -217,7 +219,7 @@ def _fill_counts(folder: Path) -> None:
 
 
 def _fill_map(folder: Path) -> None:
-    (folder / "ranks.txt").write_text("".join(f"world.sqlite:{5000 + rank} = {rank}\n" for rank in range(4)))
+    (folder / "ranks.txt").write_text("".join(f"pid:{pid} = {rank}\n" for rank, pid in enumerate(PIDS)))
 
 
 def _fill_patterns(folder: Path) -> None:
