@@ -10,7 +10,7 @@ from typing import Any
 
 from dprankdiag.catalog.rules import read_catalog
 from dprankdiag.errors import TableError
-from dprankdiag.model.serving import Serving
+from dprankdiag.model.serving import UNKNOWN_SERVING, Serving
 
 ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 """How engines are spelled for people, in the order in which both are told."""
@@ -70,10 +70,21 @@ def choose_command(commands: Sequence[Command], serving: Serving) -> str | None:
 
     Of several releases' spellings of one engine of unknown release, the newest is told.
     """
+    return "; ".join(tell_commands(commands, serving)) or None
+
+
+def tell_commands(commands: Sequence[Command], serving: Serving) -> tuple[str, ...]:
+    """Write each command that an engine has; as `choose_command`, which writes them in one line."""
     fit = [command for command in commands if command.fits(serving)]
     if serving.release is None:
         fit = list(_keep_newest(fit))
-    return "; ".join(command.tell(serving) for command in fit) or None
+    return tuple(command.tell(serving) for command in fit)
+
+
+def tell_all(keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Write what to set or run for remedies, by their keys, on whichever engine."""
+    known = load_commands()
+    return {key: tell_commands(known.get(key, ()), UNKNOWN_SERVING) for key in keys}
 
 
 def _keep_newest(commands: Sequence[Command]) -> Iterable[Command]:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 @click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
 @click.pass_context
 def command(context: click.Context, /, cause: str | None, debug: bool, no_color: bool) -> None:
-    """Explain CAUSE (such as load.context): what you see, why, how it is told apart, what to do.
+    """Explain CAUSE (such as load.context): what you see, why, how it is told apart, what to do and what to type for it.
 
     Without CAUSE: the list of causes. With a class (such as load): the causes of that class.
     """
+    from dprankdiag.catalog.commands import tell_all
     from dprankdiag.views import causes as pages
 
     doors = open_doors(context)
@@ -36,7 +37,9 @@ def command(context: click.Context, /, cause: str | None, debug: bool, no_color:
         write_result(pages.render_list(chosen, width=width, color=color))
         return
     name = _find_cause(known, str(cause))
-    write_result(pages.render_page(name, known[name], doors.pages().get(name, ""), width=width, color=color))
+    page = doors.pages().get(name, "")
+    commands = tell_all(remedy.key for remedy in known[name].remedies)
+    write_result(pages.render_page(name, known[name], page, commands, width=width, color=color))
 
 
 def _select_class(known: Mapping[str, Cause], name: str) -> dict[str, Cause]:

@@ -43,10 +43,12 @@ class Case:
     Attributes:
         observed: what costs were fitted to, in words.
         current: key of the policy in use, without `policy.`; None if unknown.
+        gateway: the same in front of several engines, without `gateway.`.
         fit: None where too few times are told.
         measured: what was observed of the run itself.
         blur: share by which gains are uncertain beyond what the fit says (requests that were drawn, say).
         unpriced: what the input could not carry.
+        doubt: why no gain can be given, whatever the fit says; None if nothing stands against it.
     """
 
     origin: Origin
@@ -61,6 +63,8 @@ class Case:
     blur: float = 0.0
     unpriced: tuple[Unpriced, ...] = ()
     notes: tuple[str, ...] = ()
+    doubt: Unpriced | None = None
+    gateway: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +79,8 @@ class _Priced:
 def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
     """Serve the load under each policy and order them by what they save."""
     fit = case.fit
+    if case.doubt is not None:
+        return _abstain(case, case.doubt)
     if fit is None:
         lacked = Unpriced(
             "gain_ratio",
@@ -105,6 +111,7 @@ def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
         # What the model makes of the policy in use is known to be nothing; it errs as much elsewhere.
         priced = [_widen(each, astray) for each in priced]
     replayed = _make_service(base_figures, fit.miss_ratio, hours, None)
+    priced = [_hold(each, replayed) if each.option.is_current else each for each in priced]
     return _rank(case, fit, replayed, priced)
 
 
@@ -163,7 +170,7 @@ def _price(case: Case, fit: Fit, base: Run, policy: PolicyOption, hours: float |
         gain_of="request_time",
         served=_make_service(mean, blur, hours, gain),
         basis=case.basis,
-        is_current=policy.key == f"policy.{case.current}",
+        is_current=policy.key in (f"policy.{case.current}", f"gateway.{case.gateway}"),
         reasons=tuple(f"{run.refused} requests fit no pool" for run in runs[:1] if run.refused),
     )
     return _Priced(option, gain, mean)
@@ -179,6 +186,12 @@ def _widen(priced: _Priced, astray: float) -> _Priced:
         for end, sign in zip(figure.interval, (-1.0, 1.0), strict=True)
     )
     return replace(priced, option=replace(priced.option, gain_ratio=Figure(figure.value, (low, high))))
+
+
+def _hold(priced: _Priced, replayed: Service) -> _Priced:
+    """Let the policy in use be what it is: it gains nothing, and is told apart from all that do."""
+    option = replace(priced.option, gain_ratio=Figure(0.0, (0.0, 0.0)), served=replayed)
+    return _Priced(option, None, {})
 
 
 def _pool(drawn: Sequence[Drawn]) -> Drawn:
@@ -224,14 +237,15 @@ def _rank(case: Case, fit: Fit, replayed: Service, priced: Sequence[_Priced]) ->
 def conclude(result: WhatIf) -> WhatIf:
     """Order the options of a result by gain, and say which are best, as far as their intervals tell."""
     options = tuple(sorted(result.options, key=_by_gain))
-    first = options[0] if options else None
-    low, high = _find_ends(options)
+    others = [option for option in options if not option.is_current]
+    first = others[0] if others else None
+    low, high = _find_ends(others)
     best: tuple[str, ...] = ()
     verdict: Verdict = "none_better"
     if first is None or low is None or high is None:
         verdict = "cannot_tell"
     elif (first.gain_ratio.value or 0.0) > LEAST_GAIN and low > 0:
-        best = (first.key, *(key for key in (option.key for option in options) if key in first.tied_with))
+        best = (first.key, *(key for key in (option.key for option in others) if key in first.tied_with))
         verdict = "tied" if len(best) > 1 else "better"
     elif high > WORTH_IT:
         verdict = "cannot_tell"
@@ -295,7 +309,7 @@ def _abstain(case: Case, why: Unpriced) -> WhatIf:
 def write_headline(result: WhatIf) -> str:
     """Say in one sentence what would help most."""
     if result.verdict == "cannot_tell":
-        _, high = _find_ends(result.options)
+        _, high = _find_ends([option for option in result.options if not option.is_current])
         most = "" if high is None else f", which may be anything up to {format_ratio(high)} of the requests' time"
         return f"What was observed does not tell what another policy would save{most}"
     if not result.best:

@@ -15,7 +15,7 @@ from dprankdiag.model.whatif import WhatIf
 from dprankdiag.pipelines.ledger_files import join_files
 from dprankdiag.pipelines.recordings import read_recorded_file
 from dprankdiag.pipelines.whatif import Note, price_policies
-from dprankdiag.pipelines.whatif_ledger import make_ledger_log
+from dprankdiag.pipelines.whatif_ledger import make_ledger_log, read_log_facts
 from dprankdiag.pipelines.whatif_log import make_log_case
 from dprankdiag.pipelines.whatif_readings import join_readings
 from dprankdiag.readers.request_log import is_request_log, read_request_log
@@ -71,7 +71,7 @@ def ask_what_if(
     paths = (*(hide_credentials(one) for one in inputs), *(one.source.path for one in stored))
     kind = PROMETHEUS_RANGE if stored else RECORDING
     if read.logs:
-        log = _add_said(read.logs[0], said)
+        log = _add_said(_add_told(read.logs[0], ledgers), said)
         told = price_policies(make_log_case(log, ledgers), note)
     else:
         told = _price_ledgers(ledgers, kind, ", ".join(paths), said, note)
@@ -106,6 +106,15 @@ def _read_path(path: Path, read: _Read) -> None:
         read.logs.append(read_request_log(path))
     else:
         raise InputError(f"tells of no requests, expected {_EXPECTED}", where=str(path), mend="see docs/whatif.md")
+
+
+def _add_told(log: RequestLog, ledgers: Sequence[Ledger]) -> RequestLog:
+    """Put what the engines beside a log tell of themselves where the log says nothing."""
+    if not ledgers or any(ledger.role in ("prefill", "decode") for ledger in ledgers):
+        return log
+    told = read_log_facts(ledgers)
+    missing = {name: getattr(told, name) for name in _SAID if getattr(log.facts, name) is None}
+    return replace(log, facts=replace(log.facts, **missing))
 
 
 def _add_said(log: RequestLog, said: Said) -> RequestLog:

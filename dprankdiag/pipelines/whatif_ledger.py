@@ -38,13 +38,19 @@ def make_ledger_log(ledgers: Sequence[Ledger], reading: Reading, path: str) -> R
         raise InputError(what, where=path, mend="give a request log with prefill_rank and rank")
     if len({(ledger.engine, len(ledger.ranks)) for ledger in ledgers}) > 1:
         raise InputError("holds engines that are not alike", where=path, mend="give those of one deployment")
-    first = ledgers[0]
     dealt = [deal_requests(ledger, worker, reading) for worker, ledger in enumerate(ledgers)]
     requests = sorted((one for each in dealt for one in each), key=lambda one: one.arrival_ns)
     if not requests:
         raise InputError("no request came while it was recorded", where=path, mend="record while requests come")
+    return RequestLog(path, read_log_facts(ledgers), tuple(requests), {})
+
+
+def read_log_facts(ledgers: Sequence[Ledger]) -> LogFacts:
+    """Read what the engines of one deployment tell of themselves; what they do not tell is None."""
+    first = ledgers[0]
     policy = first.facts.get("load_balance_method")
-    facts = LogFacts(
+    chunk = first.facts.get("chunked_prefill_size")
+    return LogFacts(
         engine=first.engine,
         version=None if first.facts.get("version") is None else str(first.facts["version"]),
         policy=None if policy is None else "round_robin" if policy == "auto" else str(policy),
@@ -52,8 +58,8 @@ def make_ledger_log(ledgers: Sequence[Ledger], reading: Reading, path: str) -> R
         ranks=len(first.ranks),
         gpus=_count_gpus(ledgers),
         capacity_tokens=_find_capacity(first),
+        chunk_tokens=chunk if isinstance(chunk, int) and not isinstance(chunk, bool) and chunk > 0 else None,
     )
-    return RequestLog(path, facts, tuple(requests), {})
 
 
 def _count_gpus(ledgers: Sequence[Ledger]) -> int | None:

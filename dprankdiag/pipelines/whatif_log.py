@@ -19,9 +19,13 @@ from dprankdiag.simulate.cost_fit import fit_requests
 from dprankdiag.simulate.cost_times import Observed
 from dprankdiag.simulate.cost_windows import WINDOW_ERROR
 from dprankdiag.simulate.replay import Site, list_traffic
+from dprankdiag.units import format_ratio
 
 DEALT_ERROR = 0.005
 """What counted time is off by where requests are dealt from counters, as a share: who was served when is not exact."""
+
+MOST_CACHED = 0.1
+"""Share of prompt tokens found in caches from where on it matters who computes which prompt."""
 
 MOST_REQUESTS = 4_000
 """Requests that are served again; of a longer log the first ones."""
@@ -47,18 +51,20 @@ def make_log_case(log: RequestLog, ledgers: Sequence[Ledger] = (), kind: str = R
         for window in list_windows(ledger, worker, requests[0].arrival_ns, site.lockstep)
     ]
     observed = replace(
-        _observe(requests, traffic.logged),
+        _observe(_shift(requests), traffic.logged),
         windows=tuple(windows),
         window_error_ratio=WINDOW_ERROR if kind == REQUEST_LOG else DEALT_ERROR,
     )
     fit = None if unplaced else fit_requests(site, traffic, observed)
+    # vLLM has one policy inside an engine, and no flag for it.
+    policy = log.facts.policy or ("score" if site.engine == "vllm" else None)
     gpus = log.facts.gpus or site.workers * site.ranks + site.decoders * site.decode_ranks
     origin = Origin(
         (log.path,),
         kind,
         site.engine,
         log.facts.version,
-        None if log.facts.policy is None else f"policy.{log.facts.policy}",
+        None if policy is None else f"policy.{policy}",
         site.workers,
         site.ranks,
         gpus,
@@ -73,11 +79,27 @@ def make_log_case(log: RequestLog, ledgers: Sequence[Ledger] = (), kind: str = R
         traffic,
         fit,
         _describe_observed(requests, bool(windows)),
-        log.facts.policy,
+        policy,
         measure_observed(arrival - arrival[0], first, end, outputs),
         has_prefixes=any(request.prefix is not None for request in requests),
         unpriced=tuple(_list_unpriced(requests, unplaced)),
         notes=tuple(_list_notes(log, requests)),
+        gateway=log.facts.gateway,
+        doubt=None if kind == REQUEST_LOG else _doubt_caches(requests),
+    )
+
+
+def _doubt_caches(requests: Sequence[LoggedRequest]) -> Unpriced | None:
+    """Doubt counters where caches save much: which prompts begin alike decides what another policy computes."""
+    cached = sum(request.cached_tokens or 0 for request in requests)
+    share = cached / max(sum(request.prompt_tokens for request in requests), 1)
+    if share < MOST_CACHED:
+        return None
+    reason = (
+        f"{format_ratio(share)} of the prompts came from caches, and counters do not tell which prompts begin alike"
+    )
+    return Unpriced(
+        "gain_ratio", reason, ("prefix",), "give a log of requests with ids of each prompt's leading blocks"
     )
 
 
@@ -133,7 +155,7 @@ def _observe(requests: Sequence[LoggedRequest], logged: IntArray) -> Observed:
         told = [getattr(requests[place], name) for place in logged.tolist()]
         return np.array([-1 if one is None else one for one in told], np.int64)
 
-    return Observed(mark("first_ns"), mark("end_ns"))
+    return Observed(mark("arrival_ns"), mark("first_ns"), mark("end_ns"))
 
 
 def _column(requests: Sequence[LoggedRequest], name: str) -> FloatArray:

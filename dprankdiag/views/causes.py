@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from dprankdiag.catalog.commands import ENGINES
 from dprankdiag.views.base import DEFAULT_WIDTH
 from dprankdiag.views.page import INDENT, Page
 
@@ -16,7 +17,9 @@ class RemedyEntry(Protocol):
     """What the catalogue offers against a cause."""
 
     @property
-    def text(self) -> str: ...  # noqa: D102 (fields, named by themselves)
+    def key(self) -> str: ...  # noqa: D102 (fields, named by themselves)
+    @property
+    def text(self) -> str: ...  # noqa: D102
     @property
     def source(self) -> str: ...  # noqa: D102
 
@@ -41,10 +44,23 @@ def render_list(causes: Mapping[str, CauseEntry], *, width: int = DEFAULT_WIDTH,
     return page.finish()
 
 
+Commands = Mapping[str, Sequence[str]]
+"""What to set or run for a remedy, by its key."""
+
+
 def render_page(
-    name: str, cause: CauseEntry, page_text: str, *, width: int = DEFAULT_WIDTH, color: bool = False
+    name: str,
+    cause: CauseEntry,
+    page_text: str,
+    commands: Commands | None = None,
+    *,
+    width: int = DEFAULT_WIDTH,
+    color: bool = False,
 ) -> str:
-    """Write all that is known of a cause: what it says, its page if it has one, and its remedies with their sources."""
+    """Write all that is known of a cause: what it says, its page if it has one, and its remedies.
+
+    Each remedy is followed by what to set or run for it, and by its source.
+    """
     page = Page(width, color)
     page.add_line(f"{name}: {cause.title}", style="bold")
     page.add_line(cause.says)
@@ -56,13 +72,14 @@ def render_page(
     page.add_heading("Remedies")
     for remedy in cause.remedies:
         page.add_fields([("-", remedy.text)], label_width=1)
+        page.add_fields([("", f"Try: {line}") for line in (commands or {}).get(remedy.key, ())], label_width=1)
         if remedy.source:
             page.add_fields([("", f"Source: {remedy.source}")], label_width=1)
     return page.finish()
 
 
-def render_markdown(name: str, cause: CauseEntry, page_text: str) -> str:
-    """Write the page of a cause for the documentation."""
+def render_markdown(name: str, cause: CauseEntry, page_text: str, commands: Commands | None = None) -> str:
+    """Write the page of a cause for the documentation; as `render_page`."""
     lines = [f"# {name}: {cause.title}", "", cause.says]
     for paragraph in page_text.split("\n\n")[1:]:
         for line in _join_lines(paragraph):
@@ -70,8 +87,16 @@ def render_markdown(name: str, cause: CauseEntry, page_text: str) -> str:
             lines += ["", f"## {heading}"] if heading else []
             lines += ["", body] if body else []
     lines += ["", "## Remedies", ""]
-    lines += [f"- {remedy.text}" + (f" *({remedy.source})*" if remedy.source else "") for remedy in cause.remedies]
+    for remedy in cause.remedies:
+        lines.append(f"- {remedy.text}" + (f" *({remedy.source})*" if remedy.source else ""))
+        lines += [f"  - {_mark_code(line)}" for line in (commands or {}).get(remedy.key, ())]
     return "\n".join(lines) + "\n"
+
+
+def _mark_code(line: str) -> str:
+    """Write what can be typed as code, and whose it is before it."""
+    whose, _, typed = line.rpartition(": ") if line.startswith(tuple(ENGINES.values())) else ("", "", line)
+    return f"{whose}: `{typed}`" if whose else f"`{typed}`"
 
 
 def _write_page(page: Page, text: str) -> None:

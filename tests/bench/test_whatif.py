@@ -11,6 +11,7 @@ from dprankdiag.harness.scenarios import SCENARIOS
 from tests.bench.whatif import (
     COUNTED_SCENARIOS,
     POLICY_SCENARIOS,
+    RECORDED_SCENARIOS,
     Held,
     hold,
     log_scenario,
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.bench
 
 LOG, RECORDING, BOTH = "log", "recording", "log and recording"
 RIGHT_SHARE, MOST_ERROR = 0.95, 0.03
+HELD_SHARE = 0.75
+"""Of nine tenths that hold what came, so few may be seen among ten."""
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +36,11 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[He
     for name in POLICY_SCENARIOS:
         log = log_scenario(SCENARIOS[name], folder)
         runs[LOG].append(hold(SCENARIOS[name], [log]))
-        if name in COUNTED_SCENARIOS:
+        if name in RECORDED_SCENARIOS:
             recording = record_scenario(SCENARIOS[name], folder)
-            runs[BOTH].append(hold(SCENARIOS[name], [log, recording]))
             runs[RECORDING].append(hold(SCENARIOS[name], [recording]))
+            if name in COUNTED_SCENARIOS:
+                runs[BOTH].append(hold(SCENARIOS[name], [log, recording]))
     yield runs
     write_page(tabulate(runs))
 
@@ -50,6 +54,12 @@ def test_the_first_choice_of_a_log_is_right(held: dict[str, list[Held]]) -> None
 def test_gains_are_within_three_points(held: dict[str, list[Held]], kind: str) -> None:
     told = [one for one in held[kind] if one.result.verdict != "cannot_tell"]
     assert float(np.median([one.first_error for one in told])) <= MOST_ERROR
+
+
+@pytest.mark.parametrize("kind", [LOG, BOTH])
+def test_intervals_hold_what_came(held: dict[str, list[Held]], kind: str) -> None:
+    told = [one for one in held[kind] if one.result.verdict != "cannot_tell"]
+    assert sum(one.holds for one in told) >= HELD_SHARE * len(told)
 
 
 def test_where_counters_do_not_tell_nothing_wrong_is_said(held: dict[str, list[Held]]) -> None:

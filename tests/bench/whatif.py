@@ -34,6 +34,9 @@ POLICY_SCENARIOS = (
 COUNTED_SCENARIOS = ("long_context", "pattern", "busy_rank", "burst", "starved", "tail", "even")
 """Those of one engine, whose counters tell of its requests."""
 
+RECORDED_SCENARIOS = (*COUNTED_SCENARIOS, "cached", "polled")
+"""Those that are asked of by counters alone: where these do not tell, nothing is to be said."""
+
 RIGHT_WITHIN = 0.01
 """A first choice is right if no other option would really have saved so much more."""
 
@@ -78,6 +81,16 @@ class Held:
         if self.first is None:
             return max(self.errors, default=0.0)
         return abs((options[self.first].gain_ratio.value or 0.0) - self.gains[self.first])
+
+    @property
+    def holds(self) -> bool:
+        """The interval of the first choice's gain, or of every option's where none is chosen, holds what came."""
+        asked = [one for one in self.result.options if self.first in (None, one.key) and not one.is_current]
+        return all(
+            low <= self.gains[one.key] <= high
+            for one in asked
+            for low, high in [one.gain_ratio.interval or (-np.inf, np.inf)]
+        )
 
 
 def time_requests(outcome: Outcome) -> float:
@@ -190,9 +203,9 @@ def _sum_up(kind: str, runs: Sequence[Held]) -> str:
     right = sum(one.is_right for one in told)
     line = f"- {kind}: {len(told)} of {len(runs)} scenarios are answered, {right} with a right first choice"
     if told:
-        line += (
-            f"; the median error of the gain is {100 * float(np.median([one.first_error for one in told])):.1f} points"
-        )
+        median = 100 * float(np.median([one.first_error for one in told]))
+        line += f"; the median error of the gain is {median:.1f} points, and {sum(one.holds for one in told)} intervals"
+        line += " hold what came"
     names = {one.name for one in runs}
     left = [f"`{name}`" for name in POLICY_SCENARIOS if name not in names]
     return f"{line}." + (f" Not measured: {', '.join(left)}." if left else "")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dprankdiag.catalog.causes import load_causes
+from dprankdiag.catalog.commands import tell_all
 from dprankdiag.cli.base import load_cause_pages
 from dprankdiag.harness.scenario_page import render_page
 from dprankdiag.model import results
@@ -64,7 +65,10 @@ def make_cause_pages() -> dict[str, str]:
     """Render the documentation page of every cause by file name."""
     pages = load_cause_pages()
     return {
-        f"{name}.md": causes.render_markdown(name, cause, pages.get(name, "")) for name, cause in load_causes().items()
+        f"{name}.md": causes.render_markdown(
+            name, cause, pages.get(name, ""), tell_all(remedy.key for remedy in cause.remedies)
+        )
+        for name, cause in load_causes().items()
     }
 
 

@@ -2,7 +2,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dprankdiag.views.causes import RemedyEntry, render_list, render_page
+from dprankdiag.views.causes import RemedyEntry, render_list, render_markdown, render_page
 
 
 class Entry(NamedTuple):
@@ -38,3 +38,23 @@ def test_a_star_inside_a_line_is_no_heading() -> None:
 
 def test_a_list_without_causes_is_a_heading_only() -> None:
     assert render_list({}).startswith("Causes")
+
+
+class Remedy(NamedTuple):
+    key: str = "balance"
+    text: str = "Place by requests."
+    source: str = ""
+
+
+def test_a_remedy_is_followed_by_what_to_type_for_it() -> None:
+    commands = {"balance": ("SGLang: --load-balance-method total_requests", "nvidia-smi topo -m")}
+    entry = Entry(remedies=(Remedy(),))
+    page = render_page("a.b", entry, "", commands)
+    assert "Place by requests.\n     Try: SGLang: --load-balance-method total_requests\n" in page
+    assert "  - SGLang: `--load-balance-method total_requests`\n  - `nvidia-smi topo -m`" in render_markdown(
+        "a.b", entry, "", commands
+    )
+
+
+def test_a_remedy_without_a_command_says_none() -> None:
+    assert "Try" not in render_page("a.b", Entry(remedies=(Remedy(),)), "", {})
