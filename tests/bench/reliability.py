@@ -156,8 +156,8 @@ def write_page(tally: Tally, faults: Sequence[tuple[str, str, Sequence[str], int
     parts = [_HEAD.strip(), *_write_campaign(tally), _FAULTS.strip(), _write_faults(faults), _NETWORK.strip()]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts += [
-        f"{tally.tries} spoiled inputs; the slowest answer took {tally.slowest_s:.0f} s, and the process that gave them "
-        f"all never held more than {memory:.0f} MiB.",
+        f"{tally.tries} spoiled inputs; the slowest answer took {tally.slowest_s:.0f} s, and what gave them "
+        f"never held more than {memory:.0f} MiB.",
         f"{describe_machine()} Commit {find_commit()}.",
     ]
     page = "\n\n".join(parts) + "\n"
