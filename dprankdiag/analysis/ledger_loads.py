@@ -86,10 +86,11 @@ def find_load(seen: LedgerView) -> LoadFound | None:
 def find_excess(seen: LedgerView, mask: BoolArray) -> float | None:
     """Tell how much more load some ranks have than any other, be it by chance; None if not clearly more.
 
-    What chance may explain is no reason to name a load, but a reason not to look for another one.
+    What chance may explain is no reason to name a load, but a reason not to look for another one. Of attention the
+    tokens held count, where they are told: reading them is what it costs to decode; pairs are mostly those of prompts.
     """
     ratios = [1.0]
-    for told in (seen.work, seen.held, seen.computed):
+    for told in (seen.work if seen.held is None else seen.held, seen.computed):
         if told is None or np.isnan(told.values[mask]).any() or np.isnan(told.values[~mask]).all():
             continue
         most = float(np.nanmax(told.values[~mask]))
