@@ -46,6 +46,9 @@ _GRIDS = {
 _AS_LONG = (("steps", "step_walls", "rank_steps", "step_losses"), ("positions", "layers"))
 """Tables whose parts of one group (and kind) have first axes of one length."""
 
+_SAME_PARTS = (("steps", "step_walls", "rank_steps"), ("positions", "layers"))
+"""Tables that tell of the same groups (and kinds)."""
+
 
 def check_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
     """Return the tables, those that are declared with their declared columns only; unknown ones are kept as they are.
@@ -62,6 +65,11 @@ def check_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
                 key = part[: len(_GRIDS[names[0]].parts)]
                 if known.setdefault(key, length) != length:
                     raise TableError(f"{length} rows where other tables have {known[key]}", where=f"table {name}")
+    for names in _SAME_PARTS:
+        there = [name for name in names if name in lengths]
+        for name in there[1:]:
+            if set(lengths[name]) != set(lengths[there[0]]):
+                raise TableError(f"other groups than {there[0]} has", where=f"table {name}")
     return checked
 
 
