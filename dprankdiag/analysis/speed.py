@@ -109,6 +109,8 @@ def is_slow_throughout(seen: Observations, standout: Standout, *, rows_differ: b
         rows_differ: launches of one shape before the gather hold more rows on some ranks: there the least of the rest
             is what equal work takes, and work of other shapes must be slower as well.
     """
+    if standout.centre <= 0:
+        return False  # most ranks have no such work: nothing to be slower than
     excess = float(np.mean(standout.levels[standout.mask])) / standout.centre - 1.0
     ratios: list[float] = []
     for grid_id, grid in enumerate(seen.grids):

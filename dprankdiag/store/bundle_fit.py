@@ -26,7 +26,7 @@ class _Grid:
 
     Attributes:
         parts: columns that part it.
-        axes: columns; the first counts from 0.
+        axes: columns; the first counts from 0. Without any, a part is one row.
         in_order: they are sorted by their axes.
     """
 
@@ -36,6 +36,7 @@ class _Grid:
 
 
 _GRIDS = {
+    "groups": _Grid(("group",), ()),
     "steps": _Grid(("group",), ("step",), in_order=False),
     "step_walls": _Grid(("group",), ("step",)),
     "rank_steps": _Grid(("group",), ("step", "rank"), in_order=False),
@@ -45,6 +46,9 @@ _GRIDS = {
 }
 _AS_LONG = (("steps", "step_walls", "rank_steps", "step_losses"), ("positions", "layers"))
 """Tables whose parts of one group (and kind) have first axes of one length."""
+
+_SAME_PARTS = (("groups", "steps", "step_walls", "rank_steps"), ("positions", "layers"))
+"""Tables that tell of the same groups (and kinds)."""
 
 
 def check_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
@@ -62,6 +66,11 @@ def check_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
                 key = part[: len(_GRIDS[names[0]].parts)]
                 if known.setdefault(key, length) != length:
                     raise TableError(f"{length} rows where other tables have {known[key]}", where=f"table {name}")
+    for names in _SAME_PARTS:
+        there = [name for name in names if name in lengths]
+        for name in there[1:]:
+            if set(lengths[name]) != set(lengths[there[0]]):
+                raise TableError(f"other groups than {there[0]} has", where=f"table {name}")
     return checked
 
 
@@ -87,7 +96,9 @@ def _measure(name: str, grid: _Grid, columns: Columns) -> dict[tuple[int, ...], 
     for part in np.unique(parts, axis=0):
         mine = (parts == part).all(axis=1)
         axes = [columns[axis][mine] for axis in grid.axes]
-        if not grid.in_order:
+        if not axes and mine.sum() > 1:
+            raise TableError("a group is there twice", where=f"table {name}")
+        if axes and not grid.in_order:
             order = np.lexsort(axes[::-1])
             axes = [axis[order] for axis in axes]
         length = _count_first(axes)
@@ -99,6 +110,8 @@ def _measure(name: str, grid: _Grid, columns: Columns) -> dict[tuple[int, ...], 
 
 def _count_first(axes: Sequence[np.ndarray[Any, Any]]) -> int | None:
     """Return the length of the first axis of a grid; None if it is none, or not in order."""
+    if not axes:
+        return 1
     values = [np.unique(axis) for axis in axes]
     shape = [len(found) for found in values]
     if np.prod(shape) != len(axes[0]) or not np.array_equal(values[0], np.arange(shape[0])):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zipfile
 from contextlib import closing
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from dprankdiag.errors import DamagedInput, InputError
+from dprankdiag.errors import DamagedInput, InputError, TableError
 from dprankdiag.harness.faults import slow_gpu
 from dprankdiag.harness.suites import write_world
 from dprankdiag.pipelines.diagnose import diagnose
@@ -21,11 +24,12 @@ from dprankdiag.readers.expert_counts import read_expert_counts
 from dprankdiag.readers.flight_recorder import parse_dump
 from dprankdiag.readers.request_log import read_request_log
 from dprankdiag.readers.torch_json import read as read_trace
+from dprankdiag.store.bundle_fit import check_tables
 from dprankdiag.store.recorder import Recorder
 from dprankdiag.store.recording import read_recording
 from tests.flights import standing_at, write_dumps
 from tests.fuzz.damages import unpack
-from tests.fuzz.subjects import LOG_LINE
+from tests.fuzz.subjects import LOG_LINE, list_subjects
 from tests.proof.command import analyze_here
 from tests.properties.worlds import EVEN, change, judge
 from tests.store.told import assert_same, plain_answer
@@ -160,3 +164,19 @@ def test_cells_of_counts_that_are_none_are_damage(cell: str, tmp_path: Path) -> 
     (tmp_path / "c.csv").write_text(f"layer,expert,tokens\n0,0,1\n0,1,{cell}\n")
     with pytest.raises(DamagedInput):
         read_expert_counts([tmp_path / "c.csv"])
+
+
+@pytest.mark.parametrize(
+    "table, column, value", [("step_walls", "group", 7), ("rank_steps", "step", 0), ("layers", "position", -1)]
+)
+def test_tables_of_a_bundle_that_do_not_fit_are_refused_together(table: str, column: str, value: int) -> None:
+    (content,) = next(one for one in list_subjects() if one.kind == "bundle").files.values()
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        names = ("steps", "step_walls", "rank_steps", "positions", "layers")
+        read = {name: archive.read(f"{name}.parquet") for name in names}
+    tables = {name: pq.read_table(BytesIO(one)) for name, one in read.items()}
+    columns = {name: {item: one.column(item).to_numpy() for item in one.column_names} for name, one in tables.items()}
+    assert list(check_tables(columns)) == list(columns)
+    columns[table][column] = np.full_like(columns[table][column], value)
+    with pytest.raises(TableError, match=table):
+        check_tables(columns)

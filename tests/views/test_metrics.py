@@ -6,6 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from dprankdiag.model.diagnosis import Diagnosis
 from dprankdiag.model.ledger_results import LEDGER_RANKS
@@ -135,3 +139,20 @@ def test_a_family_holds_no_more_than_a_server_can_bear() -> None:
     told = show(builders.diagnosis(), make_tables(ranks, snapshot_age_ns=np.zeros(ranks)))
     assert len(told["ledger_age_seconds"]) == views.MOST_SAMPLES
     assert told["dropped_samples"] == {(): 7.0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(['"} 1\nup 1\n', "\\", "a\nb", '",rank="9'])
+)
+def test_no_name_of_an_engine_becomes_a_label_or_a_line_of_the_page(name: str) -> None:
+    registry = CollectorRegistry()
+    metrics = DiagnosisMetrics("prod", [name])
+    registry.register(metrics)  # type: ignore[arg-type]
+    metrics.show(of_engine(name), {}, AT_NS)
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    samples = [sample for family in families for sample in family.samples]
+    assert all(sample.name.startswith("dprankdiag_") for sample in samples)
+    assert {sample.labels["engine"] for sample in samples if "engine" in sample.labels} == {name}
+    assert {sample.labels["target"] for sample in samples if "target" in sample.labels} == {name}
+    assert {sample.labels["rank"] for sample in samples if "rank" in sample.labels} == {"3"}
