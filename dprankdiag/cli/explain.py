@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
 @click.pass_context
 def command(context: click.Context, /, cause: str | None, debug: bool, no_color: bool) -> None:
-    """Explain CAUSE (such as load.context): what you see, why, how it is told apart, what to do and what to type for it.
+    """Explain CAUSE (such as load.context): what you see, why, how it is told apart, what to do and to type.
 
     Without CAUSE: the list of causes. With a class (such as load): the causes of that class.
     """

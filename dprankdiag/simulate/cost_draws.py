@@ -33,6 +33,10 @@ FAR_BELOW = 15.0
 """A walker that is so much less likely than the best one, as a logarithm, found no explanation: it begins anew between
 two that did."""
 
+SHARES, SPREADS = (1e-9, 3.0), (1e-3, 1e3)
+"""Of the time, what a term takes at least and at most, and how much larger errors are than expected: nothing is looked
+for outside."""
+
 LEAST_SHARE = 1e-4
 """Of the time, that walkers begin with at least."""
 
@@ -90,6 +94,9 @@ class _Posterior:
 
     def weigh(self, places: FloatArray) -> FloatArray:
         """Give the logarithm of the probability of places, `(many,)`; up to a constant."""
+        inside = self.keep_inside(places)
+        is_outside = (inside != places).any(axis=1)
+        places = inside
         shares, spreads = places[:, : len(self.free)], places[:, len(self.free) :]
         weight = self._expect(shares) - (spreads**2).sum(axis=1) / (2 * PRIOR_SPREAD**2)
         terms = self.terms(places)
@@ -99,8 +106,16 @@ class _Posterior:
         errors = np.concatenate(missed)
         for rows, spread in zip(self._times.kinds, spreads.T, strict=True):
             weight -= unlikely(errors[rows], np.exp(spread))
-        found: FloatArray = weight
+        found: FloatArray = np.where(is_outside, -np.inf, weight)
         return found
+
+    def keep_inside(self, places: FloatArray) -> FloatArray:
+        """Move places that lie outside of all that is looked for to its border."""
+        kinds = self.size - len(self.free)
+        shares, spreads = np.log(SHARES), np.log(SPREADS)
+        least, most = (np.repeat([shares[end], spreads[end]], [len(self.free), kinds]) for end in (0, 1))
+        moved: FloatArray = np.clip(places, least, most)
+        return moved
 
     def _expect(self, shares: FloatArray) -> FloatArray:
         """Give the logarithm of the prior probability of logarithms of shares, `(many, free)`."""
@@ -147,7 +162,7 @@ def draw_costs(times: Times, starts: FloatArray, seed: int = 0) -> tuple[FloatAr
     posterior = _Posterior(times)
     generator = np.random.default_rng(seed)
     walkers = posterior.place(starts[np.arange(WALKERS) % len(starts)])
-    walkers += 0.02 * generator.standard_normal(walkers.shape)
+    walkers = posterior.keep_inside(walkers + 0.02 * generator.standard_normal(walkers.shape))
     weights = posterior.weigh(walkers)
     kept, probable = [], []
     for turn in range(1, TURNS + 1):

@@ -8,7 +8,7 @@ Newton's way). As a wrong explanation shapes the steps so that they fit it, this
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from dprankdiag.simulate.costs import TERMS, FittedCosts
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
-ROUNDS = 7
+ROUNDS = 6
 """Times that requests are served again at most from one beginning."""
 
 ENOUGH = 0.01
@@ -38,6 +38,9 @@ REFINEMENTS = 2
 AS_LIKELY = 0.1
 """What the probability of an explanation changes by for each time, as a logarithm, just because requests fall into
 other steps: less tells no two apart."""
+
+ALIKE = 0.02
+"""Explanations in which no term takes so much more of the time than in another are one."""
 
 FAR_OFF = 0.5
 """An explanation that is so much less likely for each time is left."""
@@ -113,7 +116,7 @@ def fit_requests(site: Site, traffic: Traffic, observed: Observed) -> Fit | None
     plain = server.serve(_begin(traffic, observed))
     if plain.lasting.rows < LEAST_ROWS:
         return None
-    ends = [_approach(server, *beginning) for beginning in _list_beginnings(server, plain)]
+    ends = list(_tell_apart(_approach(server, *beginning) for beginning in _list_beginnings(server, plain)))
     least = min(one.unlikely for one, _ in ends)
     refined = [each for one in ends if one[0].unlikely <= least + FAR_OFF for each in _refine(server, *one)]
     return _finish(server, observed, refined)
@@ -144,6 +147,17 @@ def _list_beginnings(server: _Server, plain: _Served) -> Iterator[tuple[_Served,
         terms = FIXED_SHARE * plain.terms
         terms[TERMS.index(name)] = (1 - FIXED_SHARE) * most[TERMS.index(name)]
         yield server.serve(terms), sparse
+
+
+def _tell_apart(ends: Iterable[tuple[_Served, bool]]) -> Iterator[tuple[_Served, bool]]:
+    """Leave out what ends where another did."""
+    found: list[tuple[_Served, bool]] = []
+    for served, sparse in ends:
+        most = served.times.bound()
+        shares = [np.divide(one.terms - served.terms, most, where=most > 0, out=0 * most) for one, _ in found]
+        if all(np.abs(share).max() > ALIKE or other != sparse for share, (_, other) in zip(shares, found, strict=True)):
+            found.append((served, sparse))
+            yield served, sparse
 
 
 def _approach(server: _Server, now: _Served, sparse: bool) -> tuple[_Served, bool]:
@@ -187,7 +201,8 @@ def _finish(server: _Server, observed: Observed, refined: list[_Refined]) -> Fit
     weights = np.exp([(one.probable - best.probable) / doubt for one in refined])
     shares = np.rint(DRAWS * weights / weights.sum()).astype(int)
     draws = [one.draws[_spread_out(len(one.draws), count)] for one, count in zip(refined, shares, strict=True)]
-    chosen = best.served
+    mean = server.serve(best.draws.mean(axis=0))
+    chosen = mean if mean.unlikely <= best.served.unlikely + AS_LIKELY else best.served
     miss_ratio = max(_miss(chosen.outcome, observed), chosen.times.miss_windows(chosen.terms))
     held_out = _hold_out(chosen)
     return Fit(chosen.terms, np.concatenate(draws), chosen.lasting.rows, held_out, miss_ratio, chosen.outcome)

@@ -28,7 +28,7 @@ EDGE_STEPS = 0.3
 ONE_MOMENT = 0.05
 """Moments closer than this, in steps, are of one step."""
 
-BLOCK = 128
+BLOCK = 64
 """Stretches whose errors are made independent together."""
 
 
