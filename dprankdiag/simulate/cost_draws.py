@@ -10,7 +10,15 @@ from collections.abc import Callable
 import numpy as np
 
 from dprankdiag.simulate.base import FloatArray
-from dprankdiag.simulate.cost_prior import CONTEXT, LIKELY_TOKENS, SPARSE_SHARE, SPARSE_SPREAD, SPARSE_TOKENS
+from dprankdiag.simulate.cost_prior import (
+    CONTEXT,
+    EAGER,
+    LAUNCHES_NS,
+    LIKELY_TOKENS,
+    SPARSE_SHARE,
+    SPARSE_SPREAD,
+    SPARSE_TOKENS,
+)
 from dprankdiag.simulate.cost_times import Times, unlikely
 from dprankdiag.simulate.costs import TERMS, BoolArray, StepTable
 
@@ -121,7 +129,11 @@ class _Posterior:
         """Give the logarithm of the prior probability of logarithms of shares, `(many, free)`."""
         free = self.free.tolist()
         fixed = [place for place, term in enumerate(free) if TERMS[term] not in LIKELY_TOKENS]
+        fixed = [place for place in fixed if free[place] != EAGER]
         weight: FloatArray = -(shares[:, fixed] ** 2).sum(axis=1) / (2 * SHARE_SPREAD**2)
+        if EAGER in free:
+            middle, factor = np.log(LAUNCHES_NS)
+            weight -= ((shares[:, free.index(EAGER)] + np.log(self.most[EAGER]) - middle) / factor) ** 2 / 2
         if CONTEXT not in free:
             return weight
         unit = shares[:, free.index(CONTEXT)] + np.log(self.most[CONTEXT])

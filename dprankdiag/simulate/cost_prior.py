@@ -7,7 +7,12 @@ import numpy as np
 from dprankdiag.simulate.base import FloatArray
 from dprankdiag.simulate.costs import TERMS
 
-CONTEXT = TERMS.index("context_token_ns")
+CONTEXT, EAGER = TERMS.index("context_token_ns"), TERMS.index("eager_step_ns")
+
+LAUNCHES_NS = (4_000_000.0, 1.5)
+"""What a step takes longer without a graph: the middle, and the factor of one standard deviation. A launch takes a host
+3 to 5 us, a layer has about ten, a model 60 to 90 layers; long kernels hide some of it.
+"""
 
 LIKELY_TOKENS = {
     "row_ns": (300.0, 3.0),
@@ -40,8 +45,8 @@ LEAN_SHARE = 0.3
 """Of the time, what contexts are taken to be where a solution leans on what is likely."""
 
 
-GUESSED_STEP, GUESSED_EAGER, GUESSED_CONTEXT = (0.05, 0.95), (0.001, 0.3), (0.005, 0.7)
-"""Of the time, what a step, the launches without a graph and contexts are guessed to take, between."""
+GUESSED_STEP, GUESSED_CONTEXT = (0.05, 0.95), (0.005, 0.7)
+"""Of the time, what a step and contexts are guessed to take, between."""
 
 
 def lean_rows(most: FloatArray, sparse: bool) -> tuple[FloatArray, FloatArray]:
@@ -62,10 +67,12 @@ def lean_rows(most: FloatArray, sparse: bool) -> tuple[FloatArray, FloatArray]:
         if most[place] > 0 and unit > 0:
             rows.append(_point({place: 1.0, CONTEXT: -tokens}, tokens * (factor - 1) * unit))
             target.append(0.0)
-    for place in range(CONTEXT - 1):
-        if most[place] > 0:
-            rows.append(_point({place: 1.0}, float(most[place])))
-            target.append(0.5)
+    rows.append(_point({0: 1.0}, float(most[0])))
+    target.append(0.5)
+    if most[EAGER] > 0:
+        middle, factor = LAUNCHES_NS
+        rows.append(_point({EAGER: 1.0}, middle * (factor - 1)))
+        target.append(1 / (factor - 1))
     return np.reshape(rows, (-1, len(TERMS))), np.array(target)
 
 
@@ -84,7 +91,7 @@ def guess_terms(most: FloatArray, sparse: bool, generator: np.random.Generator) 
     """Guess terms at random, as far apart as they may be, `(len(TERMS),)`; as `lean_rows` takes its arguments."""
     guess = np.zeros(len(TERMS))
     guess[0] = most[0] * generator.uniform(*GUESSED_STEP)
-    guess[1] = most[1] * np.exp(generator.uniform(*np.log(GUESSED_EAGER)))
+    guess[EAGER] = LAUNCHES_NS[0] * np.exp(generator.standard_normal() * np.log(LAUNCHES_NS[1]))
     guess[CONTEXT] = most[CONTEXT] * np.exp(generator.uniform(*np.log(GUESSED_CONTEXT)))
     for name in LIKELY_TOKENS:
         tokens, factor = _tell_likely(name, sparse)
