@@ -91,7 +91,7 @@ def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
         return _abstain(case, lacked)
     doubt = _find_doubt(fit)
     if doubt is not None:
-        return _abstain(case, doubt)
+        return _abstain(case, _explain_apart(doubt) if case.site.decoders else doubt)
     base = Run(case.site, fit.outcome, case.site.ranks)
     base_figures = measure_run(base, fit.terms, fit.draws)
     situation = _describe_situation(case, base_figures["step_p50_ns"].value)
@@ -149,6 +149,18 @@ def _find_doubt(fit: Fit) -> Unpriced | None:
         reason = f"served again as recorded, requests take {format_ratio(fit.miss_ratio)} other time than they did"
         return Unpriced("gain_ratio", reason, (), mend)
     return None
+
+
+def _explain_apart(doubt: Unpriced) -> Unpriced:
+    """Say what a log lacks of engines that hand requests on."""
+    reason = (
+        f"{doubt.reason}; where one engine computes prompts and another decodes, the time to the first token holds the "
+        "prompt, the transfer of its KV and the wait for pages, and the log does not tell these apart"
+    )
+    mend = "ask of one side alone, or of traces of the engine that computes prompts: dprankdiag whatif TRACE"
+    return replace(
+        doubt, reason=reason, lacked=("when each prompt was computed", "when its KV had come"), get_it_with=mend
+    )
 
 
 def _price(case: Case, fit: Fit, base: Run, policy: PolicyOption, hours: float | None) -> _Priced:

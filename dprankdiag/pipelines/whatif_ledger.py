@@ -87,7 +87,22 @@ class _Open:
     arrival_ns: int
     prompt: float
     cached: float
-    generated: float = 1.0
+    generated: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Prompt tokens that were counted before the request they are of, which came when the first of them were."""
+
+    came_ns: int
+    prompt: float
+    cached: float
+
+
+def _add(ahead: _Ahead | None, now_ns: int, prompt: float, cached: float) -> _Ahead:
+    if ahead is None:
+        return _Ahead(now_ns, prompt, cached)
+    return _Ahead(ahead.came_ns, ahead.prompt + prompt, ahead.cached + cached)
 
 
 def deal_requests(ledger: Ledger, worker: int, reading: Reading) -> list[LoggedRequest]:
@@ -145,21 +160,45 @@ def _deal_rank(
     came, prompts, tokens, cached = (_grow(ledger, one)[:, place] for one in counters)
     inside = _count_inside(ledger, place)
     running = _levels(ledger, ("load_running_requests", "running_requests"), place)
+    waited_ns = _tell_waits(ledger, name, place)
+    # vLLM counts the first token of a request among those that it generates; SGLang does not.
+    first = 0.0 if ledger.engine == "vllm" else 1.0
     open_requests: list[_Open] = []
+    ahead: _Ahead | None = None
     for look in range(len(came)):
         begin, end = int(moments[look]), int(moments[look + 1])
         new = round(float(came[look]))
+        prompt, found = float(prompts[look]), float(cached[look])
         if new:
-            open_requests += _open(new, float(prompts[look]), float(cached[look]), begin, end, reading, least)
-        elif prompts[look] > 0 and open_requests:
-            # A long prompt is counted chunk by chunk: what comes without an arrival is of the last that came.
-            open_requests[-1].prompt += float(prompts[look])
-            open_requests[-1].cached += float(cached[look])
+            if ahead is not None:
+                prompt, found = prompt + ahead.prompt, found + ahead.cached
+            waited = int(waited_ns[look])
+            times = [] if ahead is None else [ahead.came_ns]
+            times += _space(new - len(times), begin, end, waited)
+            ahead = None
+            open_requests += _open(times, prompt, found, first, reading, least)
+        elif prompt > 0 and inside[look + 1] > len(open_requests):
+            # A long prompt is counted chunk by chunk, and its request not before the last chunk.
+            ahead = _add(ahead, (begin + end) // 2, prompt, found)
+        elif prompt > 0 and open_requests:
+            open_requests[-1].prompt += prompt
+            open_requests[-1].cached += found
+        elif prompt > 0:
+            ahead = _add(ahead, (begin + end) // 2, prompt, found)
         _generate(open_requests, float(tokens[look]), max(running[look], running[look + 1]))
         while len(open_requests) > max(inside[look + 1], 0):
             yield _close(open_requests.pop(0), worker, rank)
     for one in open_requests:
         yield _close(one, worker, rank)
+
+
+def _tell_waits(ledger: Ledger, name: str, place: int) -> FloatArray:
+    """Tell how long before they were counted requests came on the mean, `(moments - 1,)` ns."""
+    count, total_s = _grow(ledger, name)[:, place], _grow(ledger, "first_token_s")[:, place]
+    if name != "first_tokens":
+        return np.zeros(len(count))
+    waited: FloatArray = np.divide(total_s, count, out=np.zeros(len(count)), where=count > 0) * NS_PER_S
+    return waited
 
 
 def _count_inside(ledger: Ledger, place: int) -> list[int]:
@@ -175,18 +214,27 @@ def _levels(ledger: Ledger, names: Sequence[str], place: int) -> list[float]:
     return [float(value) for value in np.nan_to_num(values[:, place])]
 
 
+def _space(new: int, begin_ns: int, end_ns: int, waited_ns: int) -> list[int]:
+    """Space requests that were counted between two looks evenly, as long before as they waited for being counted."""
+    return [begin_ns + (end_ns - begin_ns) * (2 * number + 1) // (2 * new) - waited_ns for number in range(new)]
+
+
 def _open(
-    new: int, prompt: float, cached: float, begin: int, end: int, reading: Reading, least: float
+    times: Sequence[int], prompt: float, cached: float, first: float, reading: Reading, least: float
 ) -> Iterator[_Open]:
-    """Begin requests that came between two looks, at even distances."""
+    """Begin requests that came between two looks.
+
+    Args:
+        first: tokens that each has generated beside those that are counted.
+    """
+    new = len(times)
     shares = np.full(new, prompt / new)
     if reading == "one_long" and new > 1:
         short = min(least, prompt / new)
         shares = np.full(new, short)
         shares[new // 2] = prompt - short * (new - 1)
-    for number, share in enumerate(shares.tolist()):
-        at_ns = begin + (end - begin) * (2 * number + 1) // (2 * new)
-        yield _Open(at_ns, max(share, 1.0), cached * share / prompt if prompt > 0 else 0.0)
+    for at_ns, share in zip(times, shares.tolist(), strict=True):
+        yield _Open(at_ns, max(share, 1.0), cached * share / prompt if prompt > 0 else 0.0, first)
 
 
 def _generate(open_requests: Sequence[_Open], tokens: float, running: float) -> None:

@@ -51,7 +51,7 @@ def make_log_case(log: RequestLog, ledgers: Sequence[Ledger] = (), kind: str = R
         for window in list_windows(ledger, worker, requests[0].arrival_ns, site.lockstep)
     ]
     observed = replace(
-        _observe(_shift(requests), traffic.logged),
+        _observe(requests, traffic.logged),
         windows=tuple(windows),
         window_error_ratio=WINDOW_ERROR if kind == REQUEST_LOG else DEALT_ERROR,
     )
@@ -155,7 +155,7 @@ def _observe(requests: Sequence[LoggedRequest], logged: IntArray) -> Observed:
         told = [getattr(requests[place], name) for place in logged.tolist()]
         return np.array([-1 if one is None else one for one in told], np.int64)
 
-    return Observed(mark("arrival_ns"), mark("first_ns"), mark("end_ns"))
+    return Observed(mark("first_ns"), mark("end_ns"))
 
 
 def _column(requests: Sequence[LoggedRequest], name: str) -> FloatArray:

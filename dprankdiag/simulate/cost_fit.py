@@ -1,54 +1,48 @@
 """Fit the costs of steps to the times that requests took: serve them where they were served, compare, solve, repeat.
 
-A log tells when each request's first and last token came. Between such moments lie the steps of its group; what is in
-each of them follows from who else was served there then. Served again with costs that are not yet right, steps hold
-nearly the right work, so that times are nearly linear in the terms; solved for these, it is served once more (Gauss and
-Newton's way). As a wrong explanation shapes the steps so that they fit it, this is begun from several ones.
+A log tells when each request's first and last token came. Between the two lie the steps of its group; what is in each
+of them follows from who else was served there then. Served again with costs that are not yet right, steps hold nearly
+the right work, so that a request's time is nearly linear in the terms; solved for these, it is served once more
+(Gauss and Newton's way).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
-from dprankdiag.simulate.cost_draws import draw_costs
-from dprankdiag.simulate.cost_prior import guess_terms, lean_rows
-from dprankdiag.simulate.cost_times import Observed, Times, list_lasting, list_times
+from dprankdiag.simulate.cost_times import GUESSED_SHARES, LIFT_RATIO, Observed, Times, list_times
 from dprankdiag.simulate.costs import TERMS, FittedCosts
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
 ROUNDS = 7
-"""Times that requests are served again at most from one beginning."""
+"""Times that requests are served again at most; most logs are fitted after four."""
 
-ENOUGH = 0.01
-"""A round that makes the times less unlikely by no more than this, for each time, is the last."""
+ENOUGH = 1e-3
+"""A round that lowers the error by less than this share is the last."""
 
-FREE_ROUNDS = 3
+FREE_ROUNDS = 4
 """Rounds that may do worse than the one before: the first ones come from far away. Later ones go half the way."""
 
-FIXED_SHARE = 0.5
-"""Of the time, what is fixed in a beginning; the rest is one term's."""
+GOOD_RATIO = 0.005
+"""With an error of at most this no other beginning is tried."""
 
-REFINEMENTS = 2
+SURE_RATIO, SURE_ERROR = 1.5, 0.01
+"""Drawn terms may miss the times by so much more than the best do, and by so much in any case."""
 
-AS_LIKELY = 0.1
-"""What the probability of an explanation changes by for each time, as a logarithm, just because requests fall into
-other steps: less tells no two apart."""
-
-FAR_OFF = 0.5
-"""An explanation that is so much less likely for each time is left."""
-
-AS_WELL = 3.0
-"""Solutions whose likelihood is less than the best one's by no more, as a logarithm, explain times as well (5 %)."""
-
-DRAWS = 48
-GUESSES = 39
+DRAWS = 24
 LEAST_ROWS = 2 * len(TERMS)
-"""Fewer times of requests, or windows, than that cannot tell terms from noise."""
+"""Fewer times than that cannot tell terms from noise."""
+
+_GUESSES = (
+    (0.0, 1.0, 1 / 2_000, 1 / 4, 0.0, 0.0),
+    (0.0, 1.0, 1 / 200_000, 1 / 4, 1 / 100_000, 0.0),
+)
+"""Where a fit begins: what decides which rank is the busiest, in units of a row. Contexts or counts may cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,9 +51,9 @@ class Fit:
 
     Attributes:
         terms: `(len(TERMS),)`.
-        draws: `(DRAWS, len(TERMS))` others that explain the times as well, by how likely they are.
+        draws: `(DRAWS, len(TERMS))` the same from resampled requests.
         rows: times that were fitted.
-        held_out_error_ratio: median error on parts of the time that the fit did not see; None if too few.
+        held_out_error_ratio: median error on times that the fit did not see; None if too few.
         miss_ratio: by how much the whole time of all requests, or of all counted steps, is missed, served as recorded.
         outcome: the run as recorded, with these costs.
     """
@@ -77,50 +71,61 @@ class Fit:
         return FittedCosts(tuple(self.terms.tolist()))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Served:
-    """The run as recorded, served with some terms: what it says of the times, and how unlikely these are."""
-
-    terms: FloatArray
-    outcome: Outcome
-    times: Times
-    lasting: Times
-    unlikely: float
-
-
-class _Server:
-    """Serves one load again and again."""
-
-    def __init__(self, site: Site, traffic: Traffic, observed: Observed) -> None:
-        self._site, self._traffic, self._observed = site, traffic, observed
-
-    def serve(self, terms: FloatArray) -> _Served:
-        """Serve it as recorded."""
-        return self._look(terms, serve_again(self._site, self._traffic, AS_RECORDED, _price(terms)))
-
-    def _look(self, terms: FloatArray, outcome: Outcome) -> _Served:
-        times, lasting = (look(self._site, outcome, self._observed) for look in (list_times, list_lasting))
-        return _Served(terms, outcome, times, lasting, times.measure(terms) if times.rows else np.inf)
-
-
-def _price(terms: FloatArray) -> FittedCosts:
-    return FittedCosts(tuple(terms.tolist()))
-
-
 def fit_requests(site: Site, traffic: Traffic, observed: Observed) -> Fit | None:
-    """Fit costs to the times of requests; None where fewer are told than a fit needs."""
-    server = _Server(site, traffic, observed)
-    plain = server.serve(_begin(traffic, observed))
-    if plain.lasting.rows < LEAST_ROWS:
-        return None
-    ends = [_approach(server, *beginning) for beginning in _list_beginnings(server, plain)]
-    least = min(one.unlikely for one, _ in ends)
-    refined = [each for one in ends if one[0].unlikely <= least + FAR_OFF for each in _refine(server, *one)]
-    return _finish(server, observed, refined)
+    """Fit costs to the times of requests; None where fewer are told than a fit needs.
+
+    Where the first beginning ends far from what was observed, others are tried, and the nearest one is kept: leaning on
+    likely costs keeps a fit from going astray where times tell little, and holds it back where they tell much.
+    """
+    best: tuple[float, FloatArray, Times] | None = None
+    for guess, leans in ((_GUESSES[0], True), (_GUESSES[1], True), (_GUESSES[0], False)):
+        found = _approach(site, traffic, observed, np.array(guess), leans)
+        if found is None:
+            return None
+        if best is None or found[0] < best[0]:
+            best = found
+        if best[0] < GOOD_RATIO:
+            break
+    return None if best is None else _finish(site, traffic, observed, *best)
 
 
-def _begin(traffic: Traffic, observed: Observed) -> FloatArray:
-    """Take steps to be as long as the median gap between tokens, whatever they hold."""
+def _approach(
+    site: Site, traffic: Traffic, observed: Observed, guess: FloatArray, leans: bool
+) -> tuple[float, FloatArray, Times] | None:
+    """Serve and solve in turn; returns the least error, its terms, and the times as served with them."""
+    terms = _begin(traffic, observed, guess)
+    best: tuple[float, FloatArray, Times] | None = None
+    for turn in range(ROUNDS):
+        outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(terms.tolist())))
+        times = list_times(site, outcome, observed)
+        if len(times.target) < LEAST_ROWS:
+            return None
+        error = times.measure(terms)
+        better = best is None or error < best[0]
+        improves = best is None or error < best[0] * (1 - ENOUGH)
+        if better:
+            best = (error, terms, times)
+        if turn >= FREE_ROUNDS and not improves:
+            break
+        solved = times.search(terms, leans)
+        terms = solved if turn < FREE_ROUNDS else (solved + terms) / 2
+    return best
+
+
+def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, terms: FloatArray, times: Times) -> Fit:
+    draws = _draw_terms(times, terms, error)
+    # The mean of what the times allow is safer than the corner that fits best, if it fits as well.
+    for chosen in (draws.mean(axis=0), terms):
+        outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(chosen.tolist())))
+        again = list_times(site, outcome, observed)
+        if again.measure(chosen) <= SURE_RATIO * error + SURE_ERROR:
+            break
+    miss_ratio = max(_miss(outcome, observed), again.miss_windows(chosen))
+    return Fit(chosen, draws, len(times.target), _hold_out(times, terms), miss_ratio, outcome)
+
+
+def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArray:
+    """Take steps to be as long as the median gap between tokens, and hardly longer for more work."""
     outputs = np.array([request.output_tokens for request in traffic.requests])
     told = (observed.end_ns > 0) & (observed.first_ns > 0) & (outputs > 1)
     if told.any():
@@ -130,97 +135,44 @@ def _begin(traffic: Traffic, observed: Observed) -> FloatArray:
     else:
         told = observed.end_ns > 0
         gaps = observed.end_ns[told] / outputs[told] if told.any() else np.array([1e7])
-    return np.array([float(np.median(gaps)), *[0.0] * (len(TERMS) - 1)])
+    return np.concatenate([[float(np.median(gaps))], guess])
 
 
-def _list_beginnings(server: _Server, plain: _Served) -> Iterator[tuple[_Served, bool]]:
-    """List where a fit begins, and whether attention is taken to be sparse.
+def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:
+    """Draw terms that explain the times as well as the best do, `(DRAWS, len(TERMS))`.
 
-    A step takes a fixed time, or half of it and the rest goes with rows or contexts.
+    Each draw resamples blocks of neighbouring times. Where times cannot tell terms apart (all requests alike, say), it
+    leans on a guess of its own: a random split of the time among the terms, which weighs as much as noise of the size
+    that the fit leaves. So what is told is what the times tell, and what they do not tell scatters.
     """
-    most = plain.lasting.bound()
-    yield plain, False
-    for name, sparse in (("row_ns", True), ("context_token_ns", False)):
-        terms = FIXED_SHARE * plain.terms
-        terms[TERMS.index(name)] = (1 - FIXED_SHARE) * most[TERMS.index(name)]
-        yield server.serve(terms), sparse
+    generator = np.random.default_rng(0)
+    most = times.bound()
+    mean_guess, lean = times.lean(terms)
+    good = SURE_RATIO * error + SURE_ERROR
+
+    def solve(guess: FloatArray, chosen: IntArray | None, other: FloatArray) -> FloatArray:
+        found = times.solve(terms + LIFT_RATIO * guess, chosen, guess, lean)
+        return found if times.measure(found) <= good else other
+
+    likely = solve(mean_guess, None, terms)
+    guesses = most * generator.dirichlet(GUESSED_SHARES, DRAWS)
+    drawn = [
+        solve(guess, draw, solve(guess, None, likely))
+        for guess, draw in zip(guesses, draw_blocks(len(times.target), DRAWS), strict=True)
+    ]
+    return np.stack(drawn)
 
 
-def _approach(server: _Server, now: _Served, sparse: bool) -> tuple[_Served, bool]:
-    """Serve and solve in turn, by whole requests, until it gets no better."""
-    best = now
-    for turn in range(1, ROUNDS):
-        solved = now.lasting.search(now.terms, sparse)
-        now = server.serve(solved if turn <= FREE_ROUNDS else (solved + now.terms) / 2)
-        improves = now.unlikely < best.unlikely - ENOUGH
-        best = min((best, now), key=lambda one: one.unlikely)
-        if turn >= FREE_ROUNDS and not improves:
-            break
-    return best, sparse
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Refined:
-    """An explanation, draws of all that are near it, and how probable these are, as a logarithm."""
-
-    served: _Served
-    draws: FloatArray
-    probable: float
-
-
-def _refine(server: _Server, now: _Served, sparse: bool) -> Iterator[_Refined]:
-    """Draw costs by the stretches between tokens, and serve with their mean, in turn."""
-    draws, _ = _draw(now, sparse)
-    for _ in range(REFINEMENTS):
-        served = server.serve(draws.mean(axis=0))
-        draws, probable = _draw(served, sparse)
-        yield _Refined(served, draws, probable)
-
-
-def _finish(server: _Server, observed: Observed, refined: list[_Refined]) -> Fit:
-    """Draw from all explanations, by how likely they are, and serve with the mean of the likeliest one's draws.
-
-    The mean is safer than the likeliest corner.
-    """
-    best = max(refined, key=lambda one: one.probable)
-    doubt = max(1.0, AS_LIKELY * best.served.times.rows)
-    weights = np.exp([(one.probable - best.probable) / doubt for one in refined])
-    shares = np.rint(DRAWS * weights / weights.sum()).astype(int)
-    draws = [one.draws[_spread_out(len(one.draws), count)] for one, count in zip(refined, shares, strict=True)]
-    chosen = best.served
-    miss_ratio = max(_miss(chosen.outcome, observed), chosen.times.miss_windows(chosen.terms))
-    held_out = _hold_out(chosen)
-    return Fit(chosen.terms, np.concatenate(draws), chosen.lasting.rows, held_out, miss_ratio, chosen.outcome)
-
-
-def _spread_out(length: int, count: int) -> IntArray:
-    return np.linspace(0, length - 1, count).astype(np.int64)
-
-
-def _draw(served: _Served, sparse: bool) -> tuple[FloatArray, float]:
-    """Draw terms, beginning from solutions that lean to guesses, as far apart as guesses may be."""
-    most, generator = served.times.bound(), np.random.default_rng(0)
-    starts = [served.terms]
-    for _ in range(GUESSES):
-        guess = guess_terms(most, sparse, generator)
-        lean = np.diag(np.divide(1.0, guess, out=np.zeros(len(guess)), where=guess > 0))
-        starts.append(served.times.solve(served.terms, (lean, (guess > 0).astype(float))))
-    return draw_costs(served.times, np.stack(starts))
-
-
-def _hold_out(served: _Served) -> float | None:
-    """Fit every second request and predict the others; returns the median error over the time."""
-    times = served.lasting
-    odd = np.arange(times.rows) // 2 % 2 == 1
-    target = np.concatenate([piece.target for _, piece in times.pieces])
-    step_ns = float(np.median(served.outcome.steps["total_ns"]))
+def _hold_out(times: Times, terms: FloatArray) -> float | None:
+    """Fit every second time and predict the others; returns the median error over the time."""
+    odd = np.arange(len(times.target)) // 2 % 2 == 1
     errors = []
     for seen in (odd, ~odd):
         if seen.sum() < LEAST_ROWS:
             return None
-        found = times.solve(served.terms, lean_rows(times.bound(), sparse=False), np.flatnonzero(seen))
-        told = np.concatenate([piece.sum(table.time(found)) for table, piece in times.pieces])
-        errors.append((np.abs(told - target) / (target + step_ns))[~seen])
+        found = times.solve(terms, np.flatnonzero(seen))
+        told = times.design(found) @ found
+        errors.append(np.abs(told - times.target)[~seen] * times.share[~seen])
     return float(np.median(np.concatenate(errors)))
 
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from dprankdiag.simulate.base import FloatArray, IntArray
-from dprankdiag.simulate.cost_prior import lean_rows
-from dprankdiag.simulate.cost_walks import STEP_SCATTER, find_stretches, list_moments
-from dprankdiag.simulate.cost_windows import WINDOW_ERROR, Window, list_window_spans
+from dprankdiag.simulate.cost_windows import WINDOW_ERROR, Window, WindowSpan, list_window_spans
 from dprankdiag.simulate.costs import OWN, TERMS, StepTable, solve_positive, table_steps
 from dprankdiag.simulate.replay import Site
-from dprankdiag.simulate.step_spans import GROUPS, Span, find_span, list_groups
 from dprankdiag.simulate.world_tables import Outcome
 
-TAIL_DEGREES = 4.0
-"""Degrees of freedom of Student's t, by which errors are taken to be drawn: a few moments that are far off (a log that
-was written late) hardly count."""
+GUESSED_SHARES = (2.0, 0.5, 0.1, 0.4, 0.5, 0.3, 0.4)
+"""Concentrations, term by term, of the random split that draws lean on where times do not tell; what is likely to be
+little is leant on the more.
+
+Attention reads every token of the context, and a row costs little beside that, unless attention is sparse: that is told
+by the times or not at all.
+"""
+
+LEAST_NOISE = 0.3
+"""Error that is taken to be there in any case, in units of what times are likely to be off by."""
 
 LIFT_RATIO = 0.1
 """Of the most that a term could be, what it is lifted by to begin elsewhere."""
@@ -27,10 +30,11 @@ LIFT_RATIO = 0.1
 TURNS = 4
 """Times that the busiest ranks, and the times that are far off, are found anew for one run."""
 
-SPREAD_TURNS = 6
+FAR = 3.0
+"""Times that are missed by much more than this, in units of what they are likely to be off by, say little."""
 
-PRIOR_ROWS = 4.0
-"""What is expected of the size of errors weighs as much as so many of them."""
+STEP_SCATTER = 0.03
+"""How much the time of one and the same step scatters, as a share; healthy chips and hosts give 1 to 10 %."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,212 +42,233 @@ class Observed:
     """What was seen of a run.
 
     Attributes:
-        arrival_ns: of each request, by its number: `(n,)`.
-        first_ns, end_ns: of its first and last token, from its arrival: `(n,)`; -1 if unknown.
+        first_ns, end_ns: of each request's first and last token, by its number: `(n,)` from its arrival; -1 if unknown.
         windows: steps that an engine counted.
         window_error_ratio: what the time of a window is off by beyond the scatter of its steps.
     """
 
-    arrival_ns: IntArray
     first_ns: IntArray
     end_ns: IntArray
     windows: tuple[Window, ...] = ()
     window_error_ratio: float = WINDOW_ERROR
 
 
-class Piece(Protocol):
-    """Observed times of one group."""
-
-    @property
-    def target(self) -> FloatArray:
-        """Give the times as observed, `(n,)` ns."""
-
-    def sum(self, amounts: FloatArray) -> FloatArray:
-        """Sum amounts of steps, `(steps, ...)`, over each time."""
-
-    def whiten(self, errors: FloatArray) -> FloatArray:
-        """Turn errors, `(n, ...)` ns, into ones that are alike and independent, of size 1 as far as is known."""
-
-
 class Times:
-    """Observed times, and the steps that lie in each.
+    """Observed times, and the steps that lie in each: those of requests in order of arrival, then those of windows.
 
     Attributes:
-        pieces: stretches between tokens, then windows of counted steps, with the steps of their group.
-        walked: how many of the pieces are stretches.
-        rows: how many times there are.
-        kinds: rows of stretches and of windows: how far they are off is told apart.
+        target: `(n,)` ns as observed.
+        weight: `(n,)` one over what each is likely to be off by, 1 / ns: steps scatter, and a moment that falls just
+            before a step instead of just after it is off by one.
     """
 
-    def __init__(self, walks: Sequence[tuple[StepTable, Piece]], counts: Sequence[tuple[StepTable, Piece]]) -> None:
-        self.pieces = [*walks, *counts]
-        self.walked = len(walks)
-        sizes = [sum(len(piece.target) for _, piece in part) for part in (walks, counts)]
-        self.rows = sum(sizes)
-        self.kinds = [part for part in (slice(0, sizes[0]), slice(sizes[0], self.rows)) if part.stop > part.start]
-        whole = [piece.whiten(piece.target) for _, piece in self.pieces]
-        self._target = np.concatenate(whole) if whole else np.zeros(0)
+    def __init__(
+        self,
+        tables: Sequence[StepTable],
+        spans: Sequence[Span | WindowSpan],
+        target: FloatArray,
+        window_error_ratio: float = WINDOW_ERROR,
+    ) -> None:
+        self._tables, self._spans = tables, spans
+        self.target = target
+        steps = np.zeros(len(target))
+        for table, span in zip(tables, spans, strict=True):
+            steps[span.rows] = span.sum(np.ones(len(table.total_ns)))
+        step_ns = float(np.median(np.concatenate([table.total_ns for table in tables]))) if tables else 1.0
+        scatter_ns = STEP_SCATTER * target / np.sqrt(np.maximum(steps, 1.0))
+        self.weight = 1.0 / np.hypot(scatter_ns, step_ns)
+        self._unseen = np.zeros(len(target), bool)
+        for span in spans:
+            if isinstance(span, WindowSpan):
+                self._unseen[span.rows] = ~span.is_seen
+                # Whole steps were counted, and no moment cuts one.
+                edge_ns = window_error_ratio * target[span.rows]
+                self.weight[span.rows] = np.where(span.is_seen, 1.0 / np.hypot(scatter_ns[span.rows], edge_ns), 0.0)
+        self.share = 1.0 / (target + step_ns)
 
     def design(self, terms: FloatArray) -> FloatArray:
-        """Sum what terms are multiplied by over the steps of each time, in units of what it is likely to be off by.
-
-        The busiest ranks are those by `terms`.
-        """
-        return np.concatenate([piece.whiten(piece.sum(table.design(terms))) for table, piece in self.pieces])
+        """Sum what terms are multiplied by over the steps of each time, the busiest ranks by `terms` given."""
+        summed = np.zeros((len(self.target), len(TERMS)))
+        for table, span in zip(self._tables, self._spans, strict=True):
+            summed[span.rows] = span.sum(table.design(terms))
+        return summed
 
     def errors(self, terms: FloatArray) -> FloatArray:
-        """Give what terms miss of each time, in units of what it is likely to be off by: `(rows,)`."""
-        missed: FloatArray = self._target - self.design(terms) @ terms
+        """Give what terms miss of each time, in units of what it is likely to be off by: `(n,)`."""
+        missed: FloatArray = (self.target - self.design(terms) @ terms) * self.weight
         return missed
 
-    def spreads(self, errors: FloatArray) -> FloatArray:
-        """Estimate how much larger errors are than expected, `(kinds,)`: the likeliest scale of Student's t."""
-        found = np.ones(len(self.kinds))
-        for place, rows in enumerate(self.kinds):
-            squares = errors[rows] ** 2
-            count = len(squares) + PRIOR_ROWS
-            scale = (float(np.median(squares)) * len(squares) + PRIOR_ROWS) / count
-            for _ in range(SPREAD_TURNS):
-                trusted = (TAIL_DEGREES + 1) * squares / (TAIL_DEGREES + squares / scale)
-                scale = (float(trusted.sum()) + PRIOR_ROWS) / count
-            found[place] = np.sqrt(scale)
-        return found
-
     def measure(self, terms: FloatArray) -> float:
-        """Measure how unlikely the times are under terms: less the logarithm of their likelihood, for each time."""
-        errors = self.errors(terms)
-        spreads = self.spreads(errors)
-        told = [unlikely(errors[rows, None], spreads[[place]])[0] for place, rows in enumerate(self.kinds)]
-        return float(sum(told)) / max(self.rows, 1)
+        """Measure the error of terms, 0 to 1: errors much larger than `FAR` count as 1 and no more.
+
+        So does a window in which steps were counted and none is served.
+
+        Source: Geman and McClure, Bulletin of the International Statistical Institute 52 (1987).
+        """
+        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2)
+        return float(np.mean(1 - FAR**2 / (squares + FAR**2)))
+
+    def spread(self, terms: FloatArray) -> float:
+        """Give the typical error in these units: the median of the sizes, as a standard deviation."""
+        return max(1.4826 * float(np.median(np.abs(self.errors(terms)))), LEAST_NOISE)
 
     def miss_windows(self, terms: FloatArray) -> float:
         """Give the share by which the time of counted steps is missed: the mean size over the windows; 0 without any.
 
         A window in which steps were counted and none is served is missed whole.
         """
-        missed = whole = 0.0
-        for table, piece in self.pieces[self.walked :]:
-            missed += float(np.abs(piece.sum(table.time(terms)) - piece.target).sum())
-            whole += float(piece.target.sum())
-        return missed / whole if whole > 0 else 0.0
+        rows = [span.rows for span in self._spans if isinstance(span, WindowSpan)]
+        if not rows:
+            return 0.0
+        told = (self.design(terms) @ terms)[np.concatenate(rows)]
+        target = self.target[np.concatenate(rows)]
+        return float(np.abs(told - target).sum() / target.sum())
 
     def bound(self) -> FloatArray:
         """Give the most that each term could be, if it alone took all the time: `(len(TERMS),)`."""
-        used, whole = np.zeros(len(TERMS)), 0.0
-        for table, piece in self.pieces:
-            used += piece.sum(table.most_work()).sum(axis=0)
-            whole += float(piece.target.sum())
-        most: FloatArray = np.divide(whole, used, out=np.zeros(len(TERMS)), where=used > 0)
+        used = np.zeros(len(TERMS))
+        for table, span in zip(self._tables, self._spans, strict=True):
+            used += span.sum(table.most_work()).sum(axis=0)
+        most: FloatArray = np.divide(self.target.sum(), used, out=np.zeros(len(TERMS)), where=used > 0)
         return most
 
-    def search(self, terms: FloatArray, sparse: bool = False) -> FloatArray:
+    def search(self, terms: FloatArray, leans: bool = True) -> FloatArray:
         """Solve from several beginnings: a term at 0 has no say in which rank is the busiest, and would stay there.
 
         So each term in turn decides alone who the busiest ranks are, and is lifted beside the others.
 
         Args:
-            sparse: attention is taken to read only some of the context, where times do not tell.
+            leans: terms lean on likely ones, where times do not tell them.
         """
-        most = self.bound()
-        alone = np.diag(most)[TERMS.index(OWN[0]) : -1]
+        alone = np.diag(self.bound())[TERMS.index(OWN[0]) : -1]
         starts = [terms, *alone, *(terms + LIFT_RATIO * lift for lift in alone)]
-        lean = lean_rows(most, sparse)
-        return min((self.solve(start, lean) for start in starts), key=self.measure)
+        guess, lean = self.lean(terms) if leans else (None, None)
+        return min((self.solve(start, None, guess, lean) for start in starts), key=self.measure)
+
+    def lean(self, terms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Give the likely share of each term, and how much to lean on it where times do not tell: as noise would."""
+        most, shares = self.bound(), np.array(GUESSED_SHARES) / sum(GUESSED_SHARES)
+        noise = self.spread(terms)
+        return most * shares, np.divide(noise, most * shares, out=np.zeros(len(TERMS)), where=most > 0)
 
     def solve(
-        self, terms: FloatArray, lean: tuple[FloatArray, FloatArray] | None = None, chosen: IntArray | None = None
+        self,
+        terms: FloatArray,
+        chosen: IntArray | None = None,
+        guess: FloatArray | None = None,
+        lean: FloatArray | None = None,
     ) -> FloatArray:
         """Solve for the terms, finding the busiest ranks anew until they stay; the best of all turns counts.
 
         Args:
-            lean: equations, `(n, len(TERMS))` and `(n,)`, that count beside the times, as they are.
             chosen: times to be used; all if not given.
+            guess, lean: what terms lean on, and how much, `(len(TERMS),)` each.
         """
-        rows = np.arange(self.rows) if chosen is None else chosen
+        rows = slice(None) if chosen is None else chosen
         best: tuple[float, FloatArray] | None = None
+        far = np.inf
         for _ in range(TURNS):
-            design = self.design(terms)
-            errors = self._target - design @ terms
-            spreads = self.spreads(errors)
-            scale = np.concatenate(
-                [np.full(part.stop - part.start, spread) for part, spread in zip(self.kinds, spreads, strict=True)]
-            )
-            trust = 1.0 / np.sqrt(scale**2 + errors**2 / TAIL_DEGREES)
-            matrix, target = design[rows] * trust[rows, None], (self._target * trust)[rows]
-            if lean is not None:
-                matrix, target = np.concatenate([matrix, lean[0]]), np.concatenate([target, lean[1]])
-            terms = solve_positive(matrix, target)
+            trust = self.weight / (1 + (self.errors(terms) / far) ** 2) if best else self.weight
+            weight = trust[rows]
+            design, target = self.design(terms)[rows] * weight[:, None], self.target[rows] * weight
+            if guess is not None and lean is not None:
+                design = np.concatenate([design, np.diag(lean)])
+                target = np.concatenate([target, guess * lean])
+            terms = solve_positive(design, target)
             error = self.measure(terms)
             if best is None or error < best[0]:
                 best = (error, terms)
+            far = max(FAR, min(far, 2 * self.spread(terms)))
         return terms if best is None else best[1]
 
 
-def unlikely(errors: FloatArray, spread: FloatArray) -> FloatArray:
-    """Give less the logarithm of the likelihood of errors, `(rows, many)`, under spreads, `(many,)`; up to a constant.
-
-    Source: Student's t of `TAIL_DEGREES`.
-    """
-    squares = (errors / spread) ** 2 / TAIL_DEGREES
-    told: FloatArray = (TAIL_DEGREES + 1) / 2 * np.log1p(squares).sum(axis=0) + len(errors) * np.log(spread)
-    return told
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Lasting:
-    """How long requests took, with the steps of a group that lie in them."""
+class Span:
+    """Moments among the steps of a group, for some of the times: a step that a moment cuts counts in part.
 
-    span: Span
-    target: FloatArray
-    scatter_ns: FloatArray
+    Attributes:
+        rows: the times, by their place.
+        begin, end: the steps that hold the moments; -1 before the first.
+        begin_share, end_share: the part of that step before the moment.
+    """
+
+    rows: IntArray
+    begin: IntArray
+    begin_share: FloatArray
+    end: IntArray
+    end_share: FloatArray
 
     def sum(self, amounts: FloatArray) -> FloatArray:
-        return self.span.sum(amounts)
+        """Sum amounts of steps, `(steps, ...)`, over each time."""
+        sums = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
 
-    def whiten(self, errors: FloatArray) -> FloatArray:
-        told: FloatArray = errors / (self.scatter_ns if errors.ndim == 1 else self.scatter_ns[:, None])
-        return told
+        def until(place: IntArray, share: FloatArray) -> FloatArray:
+            inside = np.maximum(place, 0)
+            part = share if amounts.ndim == 1 else share[:, None]
+            summed: FloatArray = sums[inside] + part * amounts[inside]
+            return summed
+
+        summed: FloatArray = until(self.end, self.end_share) - until(self.begin, self.begin_share)
+        return summed
+
+
+def find_span(table: StepTable, rows: IntArray, begin_ns: IntArray, end_ns: IntArray) -> Span:
+    """Find moments among the steps of a group."""
+    return Span(rows, *_find(table, begin_ns), *_find(table, end_ns))
+
+
+def _find(table: StepTable, moment_ns: IntArray) -> tuple[IntArray, FloatArray]:
+    place = np.searchsorted(table.start_ns, moment_ns, "right") - 1
+    inside = np.maximum(place, 0)
+    share = np.clip((moment_ns - table.start_ns[inside]) / np.maximum(table.total_ns[inside], 1), 0.0, 1.0)
+    return place, np.where(place < 0, 0.0, share)
 
 
 def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
-    """List the stretches between tokens, and the windows, and find the steps that lie in them, as served."""
-    known = table_steps(outcome)
-    moments = list_moments(site, outcome, known, observed.arrival_ns, observed.first_ns, observed.end_ns)
-    found = ((one.table, find_stretches(one)) for one in moments)
-    walks = [(table, walk) for table, walk in found if walk is not None]
-    return Times(walks, list_window_spans(known, observed.windows, observed.window_error_ratio))
-
-
-def list_lasting(site: Site, outcome: Outcome, observed: Observed) -> Times:
-    """List how long requests took, and the windows, and find the steps that lie in them, as served.
-
-    The steps in one request are those in the next, so that these times tell less than stretches do; but they come out
-    nearly right where steps are not yet the right ones.
-    """
+    """List the observed times and find the steps that lie in them, as served."""
     served = outcome.requests
     number = served["request"]
     first, end = observed.first_ns[number], observed.end_ns[number]
     kept = served["refused"] == 0
-    later = kept & (end >= 0) & (first >= 0) & (served["end_ns"] > served["first_ns"])
     kinds = (
         (kept & (first >= 0), "arrival_ns", "first_ns", "prefill_", first),
-        (later, "first_ns", "end_ns", "", end - first),
+        (
+            kept & (end >= 0) & (first >= 0) & (served["end_ns"] > served["first_ns"]),
+            "first_ns",
+            "end_ns",
+            "",
+            end - first,
+        ),
         (kept & (end >= 0) & (first < 0), "arrival_ns", "end_ns", "", end),
     )
+    picked = [np.flatnonzero(mask) for mask, *_ in kinds]
+    order = np.argsort(np.concatenate([number[rows] for rows in picked]), kind="stable")
+    rank_of = np.empty(len(order), np.int64)
+    rank_of[order] = np.arange(len(order))
+    target = np.concatenate([told[rows] for rows, (*_, told) in zip(picked, kinds, strict=True)]).astype(float)[order]
+    tables: list[StepTable] = []
+    spans: list[Span | WindowSpan] = []
     known = table_steps(outcome)
-    found: list[tuple[StepTable, Piece]] = []
-    for mask, begin, until, role, told in kinds:
-        rows = np.flatnonzero(mask)
+    offset = 0
+    for rows, (_, begin, until, role, _) in zip(picked, kinds, strict=True):
         groups = list_groups(site, served[f"{role}worker"][rows], served[f"{role}rank"][rows])
         for key, table in known.items():
-            mine = rows[groups == key[0] * GROUPS + key[1]]
+            mine = np.flatnonzero(groups == key[0] * GROUPS + key[1])
             if len(mine):
-                span = find_span(table, mine, served[begin][mine], served[until][mine])
-                found.append((table, _last(table, span, told[mine].astype(float))))
-    return Times(found, list_window_spans(known, observed.windows, observed.window_error_ratio))
+                at = rows[mine]
+                tables.append(table)
+                spans.append(find_span(table, rank_of[offset + mine], served[begin][at], served[until][at]))
+        offset += len(rows)
+    spans_of_windows, counted = list_window_spans(known, observed.windows, len(target))
+    tables += [table for table, _ in spans_of_windows]
+    spans += [span for _, span in spans_of_windows]
+    return Times(tables, spans, np.concatenate([target, counted]), observed.window_error_ratio)
 
 
-def _last(table: StepTable, span: Span, target: FloatArray) -> _Lasting:
-    """A moment that falls just before a step instead of just after it is off by one."""
-    squares = STEP_SCATTER**2 * span.sum(table.total_ns.astype(float) ** 2)
-    return _Lasting(span, target, np.sqrt(squares + float(np.median(table.total_ns)) ** 2))
+GROUPS = 1 << 20
+
+
+def list_groups(site: Site, workers: IntArray, ranks: IntArray) -> IntArray:
+    """Number the group of each request: its worker times `GROUPS` and the group's first rank."""
+    numbered: IntArray = workers * GROUPS + (0 if site.lockstep else ranks)
+    return numbered

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from dprankdiag.simulate.base import FloatArray, IntArray
-from dprankdiag.simulate.cost_walks import STEP_SCATTER
 from dprankdiag.simulate.costs import OWN, BoolArray, StepTable
 
 WINDOW_ERROR = 0.003
@@ -49,36 +48,28 @@ class WindowSpan:
     """The steps of a group that lie in windows, as they are served now.
 
     Attributes:
+        rows: places of the windows among all times.
         begin, end: the first step inside, and the first behind.
         weight: `(steps,)` how much each step counts.
         count: `(n,)` steps that were counted.
         is_seen: `(n,)` there are such steps inside.
-        target: `(n,)` ns of all counted steps.
-        scatter_ns: `(n,)` what that is likely to be off by.
     """
 
+    rows: IntArray
     begin: IntArray
     end: IntArray
     weight: FloatArray
     count: FloatArray
     is_seen: BoolArray
-    target: FloatArray
-    scatter_ns: FloatArray
 
     def sum(self, amounts: FloatArray) -> FloatArray:
-        """Give the mean amount of the steps inside, times how many were counted; 0 where none is served."""
+        """Give the mean amount of the steps inside, times how many were counted."""
         weight = self.weight if amounts.ndim == 1 else self.weight[:, None]
         whole = self._between(amounts * weight)
         weighed = np.maximum(self._between(self.weight), 1e-12)
         scale = np.where(self.is_seen, self.count / weighed, 0.0)
         summed: FloatArray = whole * (scale if amounts.ndim == 1 else scale[:, None])
         return summed
-
-    def whiten(self, errors: FloatArray) -> FloatArray:
-        """Turn errors, `(n, ...)` ns, into units of what is likely."""
-        scatter = self.scatter_ns if errors.ndim == 1 else self.scatter_ns[:, None]
-        told: FloatArray = errors / scatter
-        return told
 
     def _between(self, amounts: FloatArray) -> FloatArray:
         sums = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
@@ -87,42 +78,30 @@ class WindowSpan:
 
 
 def list_window_spans(
-    tables: Mapping[tuple[int, int], StepTable], windows: Sequence[Window], error_ratio: float
-) -> list[tuple[StepTable, WindowSpan]]:
-    """Find the steps that lie in windows, by group, rank and kind.
-
-    Args:
-        error_ratio: what the time of a window is off by beyond the scatter of its steps.
-    """
-    found = []
+    tables: Mapping[tuple[int, int], StepTable], windows: Sequence[Window], first_row: int
+) -> tuple[list[tuple[StepTable, WindowSpan]], FloatArray]:
+    """Find the steps that lie in windows; returns them by group, rank and kind, and the time of each window."""
+    found: list[tuple[StepTable, WindowSpan]] = []
+    targets: list[float] = []
     for key, group in groupby(windows, lambda one: (one.worker, one.first_rank, one.place, one.counted)):
+        mine = list(group)
         table = tables.get(key[:2])
-        if table is not None:
-            found.append((table, _find(table, list(group), error_ratio)))
-    return found
+        if table is None:
+            continue
+        rows = first_row + len(targets) + np.arange(len(mine))
+        found.append((table, _find(table, mine, rows)))
+        targets += [window.total_ns for window in mine]
+    return found, np.array(targets, float)
 
 
-def _find(table: StepTable, windows: Sequence[Window], error_ratio: float) -> WindowSpan:
+def _find(table: StepTable, windows: Sequence[Window], rows: IntArray) -> WindowSpan:
     begin = np.searchsorted(table.start_ns, [window.begin_ns for window in windows], "left")
     end = np.searchsorted(table.start_ns + table.total_ns, [window.end_ns for window in windows], "right")
     end = np.maximum(end, begin)
     weight = _weigh(table, windows[0].place, windows[0].counted)
     sums = np.concatenate([[0.0], np.cumsum(weight)])
-    count, target = (np.array([getattr(window, name) for window in windows]) for name in ("count", "total_ns"))
-    scatter = np.hypot(target * STEP_SCATTER / np.sqrt(np.maximum(count, 1.0)), target * error_ratio)
-    scatter = np.hypot(scatter, _tell_edges(table, begin, end, weight))
-    return WindowSpan(begin, end, weight, count, sums[end] - sums[begin] > 0, target, scatter)
-
-
-def _tell_edges(table: StepTable, begin: IntArray, end: IntArray, weight: FloatArray) -> FloatArray:
-    """Tell what the windows are off by if a step at either edge is one of another kind, `(n,)` ns."""
-    sums = np.concatenate(
-        [np.zeros((1, 3)), np.cumsum(weight[:, None] * table.total_ns[:, None].astype(float) ** [0, 1, 2], axis=0)]
-    )
-    count, first, second = (sums[end] - sums[begin]).T
-    count = np.maximum(count, 1e-12)
-    scatter: FloatArray = np.sqrt(2 * np.maximum(second / count - (first / count) ** 2, 0.0))
-    return scatter
+    count = np.array([window.count for window in windows])
+    return WindowSpan(rows, begin, end, weight, count, sums[end] - sums[begin] > 0)
 
 
 def _weigh(table: StepTable, place: int, counted: Counted) -> FloatArray:

@@ -9,9 +9,9 @@ import numpy as np
 
 from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
+from dprankdiag.simulate.cost_times import GROUPS, Span, find_span, list_groups
 from dprankdiag.simulate.costs import StepTable, table_steps
 from dprankdiag.simulate.replay import Site
-from dprankdiag.simulate.step_spans import GROUPS, Span, find_span, list_groups
 from dprankdiag.simulate.world_tables import Outcome
 
 SECOND_NS = 1_000_000_000

@@ -13,9 +13,10 @@ from dprankdiag.model.ledgers import Ledger
 from dprankdiag.model.whatif import WhatIf
 from dprankdiag.pipelines.stored import Span
 from dprankdiag.pipelines.stored_span import StoredQuestion, read_servers
-from dprankdiag.pipelines.whatif import conclude, read_version
+from dprankdiag.pipelines.whatif import conclude, price_policies, read_version
 from dprankdiag.pipelines.whatif_inputs import Said, ask_what_if
-from dprankdiag.pipelines.whatif_ledger import deal_requests, make_ledger_log
+from dprankdiag.pipelines.whatif_ledger import deal_requests, make_ledger_log, read_log_facts
+from dprankdiag.pipelines.whatif_log import make_log_case
 from dprankdiag.pipelines.whatif_readings import join_readings
 from dprankdiag.pipelines.whatif_windows import list_windows
 from tests.pipelines.whatifs import option, result, serve_uneven, write_log
@@ -160,6 +161,38 @@ def test_releases_are_read_as_numbers(text: str | None, numbers: tuple[int, ...]
     assert read_version(text) == numbers
 
 
+def test_the_policy_in_use_gains_nothing_and_is_never_the_first_choice() -> None:
+    told = conclude(result(option("a", 0.0, 0.0, 0.0, is_current=True), option("b", -0.1, -0.2, -0.05)))
+    assert (told.verdict, told.best) == ("none_better", ())
+    told = conclude(result(option("a", 0.0, 0.0, 0.0, is_current=True), option("b", 0.1, 0.05, 0.2)))
+    assert (told.verdict, told.best) == ("better", ("b",))
+
+
+def test_the_policy_that_a_log_names_is_in_use(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "run.jsonl", serve_uneven(64), policy="round_robin")
+    told = ask_what_if([str(path)], Said())
+    (current,) = [one for one in told.options if one.is_current]
+    assert (current.key, current.gain_ratio.value, current.gain_ratio.interval) == ("policy.round_robin", 0.0, (0, 0))
+    assert current.key not in told.best
+    assert all(current.key not in one.tied_with for one in told.options)
+
+
+def test_an_engine_beside_a_log_tells_the_policy_in_use() -> None:
+    facts = {"load_balance_method": "total_requests", "chunked_prefill_size": 4096, "version": "0.5.23"}
+    told = read_log_facts([replace(counted(), facts=facts)])
+    assert (told.policy, told.chunk_tokens) == ("total_requests", 4096)
+    assert read_log_facts([replace(counted(), facts={"chunked_prefill_size": -1})]).chunk_tokens is None
+
+
+def test_counters_do_not_tell_of_policies_where_caches_save_much() -> None:
+    told = counted()
+    values = {**told.values, "cached_tokens": np.array([[0, 0], [200, 0], [200, 0], [200, 0]], float)}
+    log = make_ledger_log([replace(told, values=values)], "alike", "run.dprec")
+    priced = price_policies(make_log_case(log, (), "recording"))
+    assert priced.verdict == "cannot_tell"
+    assert "prompts begin alike" in priced.headline
+
+
 # --- requests and steps from counters ---
 
 NAN = float("nan")
@@ -213,6 +246,36 @@ def test_a_chunk_that_is_counted_later_belongs_to_the_last_that_came() -> None:
     values = {**told.values, "prompt_tokens": np.array([[0, 0], [300, 50], [300, 90], [300, 90]], float)}
     requests = deal_requests(replace(told, values=values), 0, "alike")
     assert [one.prompt_tokens for one in requests if one.rank == 1] == [90]
+
+
+def test_a_long_prompt_is_of_the_request_that_is_counted_after_its_last_chunk() -> None:
+    told = counted()
+    values = {
+        **told.values,
+        "admitted_requests": np.array([[NAN, 0], [NAN, 1], [1, 1], [1, 1]], float),
+        "prompt_tokens": np.array([[0, 0], [300, 50], [500, 50], [500, 50]], float),
+        "running_requests": np.array([[0, 0], [0, 1], [1, 1], [0, 1]], float),
+        "waiting_requests": np.array([[0, 0], [1, 0], [0, 0], [0, 0]], float),
+    }
+    (one,) = [each for each in deal_requests(replace(told, values=values), 0, "alike") if each.rank == 0]
+    assert (one.prompt_tokens, one.arrival_ns) == (500, 500_000_000)
+
+
+def test_first_tokens_that_an_engine_counts_are_not_counted_twice() -> None:
+    told = replace(counted(), engine="vllm")
+    assert [one.output_tokens for one in deal_requests(told, 0, "alike") if one.rank == 1] == [100]
+
+
+def test_requests_came_as_long_before_their_first_tokens_as_these_took() -> None:
+    told = replace(counted(), engine="vllm")
+    values = {name: rows for name, rows in told.values.items() if name != "admitted_requests"}
+    values["first_tokens"] = told.values["admitted_requests"]
+    values["first_token_s"] = np.array([[0, 0], [0.5, 0.125], [0.5, 0.125], [0.5, 0.125]])
+    assert [one.arrival_ns for one in deal_requests(replace(told, values=values), 0, "alike")] == [
+        0,
+        375_000_000,
+        500_000_000,
+    ]
 
 
 def test_counters_without_arrivals_or_lengths_are_refused_by_name() -> None:

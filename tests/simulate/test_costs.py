@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,8 +10,7 @@ import pytest
 from dprankdiag.model.request_log import LoggedRequest
 from dprankdiag.simulate.base import StepWork
 from dprankdiag.simulate.cost_fit import fit_requests
-from dprankdiag.simulate.cost_times import Observed, Times, list_lasting, list_times
-from dprankdiag.simulate.cost_walks import Stretches
+from dprankdiag.simulate.cost_times import Observed, list_times
 from dprankdiag.simulate.cost_windows import Window
 from dprankdiag.simulate.costs import TERMS, FittedCosts, solve_positive, table_steps
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, list_traffic, serve_again
@@ -49,7 +46,7 @@ def served() -> tuple[Traffic, Outcome]:
 def observe(outcome: Outcome) -> Observed:
     order = np.argsort(outcome.requests["request"])
     table = {name: values[order] for name, values in outcome.requests.items()}
-    return Observed(table["arrival_ns"], table["first_ns"] - table["arrival_ns"], table["end_ns"] - table["arrival_ns"])
+    return Observed(table["first_ns"] - table["arrival_ns"], table["end_ns"] - table["arrival_ns"])
 
 
 def test_least_squares_leave_no_term_below_zero() -> None:
@@ -73,37 +70,16 @@ def test_the_steps_of_a_run_cost_what_they_took(served: tuple[Traffic, Outcome])
     assert table.design(terms) @ terms == pytest.approx(table.total_ns, abs=2)
 
 
-@pytest.mark.parametrize("look", [list_times, list_lasting])
-def test_times_are_sums_of_the_steps_in_them(
-    served: tuple[Traffic, Outcome], look: Callable[[Site, Outcome, Observed], Times]
-) -> None:
-    times = look(SITE, served[1], observe(served[1]))
-    assert times.rows > 80
-    told = np.concatenate([piece.sum(table.time(np.array(TRUE))) for table, piece in times.pieces])
-    seen = np.concatenate([piece.target for _, piece in times.pieces])
-    assert told == pytest.approx(seen, abs=500)
-
-
-def test_no_step_lies_in_two_stretches(served: tuple[Traffic, Outcome]) -> None:
-    ((_, piece),) = list_times(SITE, served[1], observe(served[1])).pieces
-    assert isinstance(piece, Stretches)
-    assert (piece.begin[1:] >= piece.end[:-1]).all()
-    assert piece.target.sum() <= served[1].steps["total_ns"].sum() + 1_000
-
-
-def test_one_moment_that_is_off_hardly_changes_what_is_found(served: tuple[Traffic, Outcome]) -> None:
-    seen = observe(served[1])
-    late = seen.end_ns.copy()
-    late[40] += 2_000_000_000
-    found = list_times(SITE, served[1], replace(seen, end_ns=late)).solve(np.array(TRUE))
-    assert found[0] == pytest.approx(TRUE[0], rel=0.1)
-    assert found[3] == pytest.approx(TRUE[3], rel=0.1)
+def test_times_of_requests_are_sums_of_their_steps(served: tuple[Traffic, Outcome]) -> None:
+    times = list_times(SITE, served[1], observe(served[1]))
+    assert len(times.target) == 2 * 80
+    assert times.design(np.array(TRUE)) @ np.array(TRUE) == pytest.approx(times.target, abs=500)
 
 
 def test_known_costs_are_found_again(served: tuple[Traffic, Outcome]) -> None:
     fit = fit_requests(SITE, served[0], observe(served[1]))
     assert fit is not None
-    assert fit.miss_ratio < 0.01
+    assert fit.miss_ratio < 0.005
     assert fit.held_out_error_ratio is not None
     assert fit.held_out_error_ratio < 0.01
     found = dict(zip(TERMS, fit.terms, strict=True))
@@ -120,7 +96,7 @@ def test_counted_steps_alone_are_fitted_or_the_fit_says_that_it_misses_them(serv
         for a, b in pairwise(edges.tolist())
     )
     nothing = np.full(80, -1)
-    fit = fit_requests(SITE, served[0], Observed(nothing, nothing, nothing, windows))
+    fit = fit_requests(SITE, served[0], Observed(nothing, nothing, windows))
     assert fit is not None
     taken = float(fit.outcome.steps["total_ns"].sum()) / float(served[1].steps["total_ns"].sum())
     assert abs(taken - 1) <= 0.03 or fit.miss_ratio > 0.03
@@ -129,4 +105,4 @@ def test_counted_steps_alone_are_fitted_or_the_fit_says_that_it_misses_them(serv
 def test_too_few_times_make_no_fit() -> None:
     traffic = draw_traffic(count=4)
     nothing = np.full(4, -1)
-    assert fit_requests(SITE, traffic, Observed(nothing, nothing, nothing)) is None
+    assert fit_requests(SITE, traffic, Observed(nothing, nothing)) is None
