@@ -27,8 +27,9 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_STEPS = 3
 
-BLOCK = 8
-"""Ranks whose numbers are written together: as many as share a line of memory."""
+BLOCK, BLOCK_SHARE = 8, 1 / 8
+"""Ranks whose numbers are written together: as many as share a line of memory, and no more than this share of all,
+since until then they are held twice."""
 
 
 class Leave(NamedTuple):
@@ -312,6 +313,7 @@ def _fill(
     event = participations[0].event[first[0]]
     has_call = find_partners(participations[0], first[0], len(sets)) >= 0
     columns: dict[str, list[IntArray]] = {}
+    block = min(BLOCK, max(1, int(n_ranks * BLOCK_SHARE)))
     for rank, (part, own) in enumerate(zip(participations, segments, strict=True)):
         index = begin[:, rank, None] + np.arange(n_positions)[None, :]
         before = index[:, 0] - 1
@@ -319,7 +321,7 @@ def _fill(
         found = _split_stay(part, index, event, has_call) | _split_segments(segment, own, index)
         for name, values in (found | {"segment": segment, "waits": part.waits[index]}).items():
             columns.setdefault(name, []).append(values)
-        if len(columns["waits"]) == BLOCK or rank == n_ranks - 1:
+        if len(columns["waits"]) == block or rank == n_ranks - 1:
             _write_block(arrays | components | {"waits": waits}, columns, rank + 1)
             columns = {}
         entry[:, rank] = part.end_ns[before] - part.shared_end_ns[before]
