@@ -67,11 +67,22 @@ def describe_machine() -> str:
     )
 
 
-def write_page(figures: list[Figure], kernels: int, path: Path = PAGE) -> str:
-    """Write the table of ratios, keep the sections behind it, and return the page."""
-    rows = "\n".join(figure.row() for figure in figures)
-    head = f"{_HEAD.format(kernels=kernels)}{rows}\n\n{describe_machine()}\n"
-    return _join(head, _read_sections(path)[1], path)
+def write_page(figures: Sequence[Figure], kernels: int, path: Path = PAGE) -> str:
+    """Renew the lines of what was measured, keep the others and the sections behind them, and return the page."""
+    former, sections = _read_sections(path)
+    lines = {
+        _name(line): line for line in former.splitlines() if line.startswith("| ") and not line.startswith("| what")
+    }
+    lines |= {_name(figure.row()): figure.row() for figure in figures}
+    rows = "\n".join(lines.values())
+    measured = f"{describe_machine()} Lines are renewed one by one, the last at commit {find_commit()}."
+    return _join(f"{_HEAD.format(kernels=kernels)}{rows}\n\n{measured}\n", sections, path)
+
+
+def _name(line: str) -> tuple[str, str]:
+    """Name a line by what was measured and how; quantities repeat, and so do ways."""
+    cells = line.strip("| \n").split(" | ")
+    return cells[0], cells[-1]
 
 
 @dataclass(frozen=True, slots=True)
