@@ -43,9 +43,9 @@ TRACES = Size(8, 620_000)
 SIZES = {"large": LARGE, "million": MILLION, "tenth": TENTH, "many-ranks": MANY_RANKS, "small": SMALL}
 
 
-def plan(size: Size) -> World:
-    """Plan a deployment in which one rank carries three times the context in one step of a hundred."""
-    first, length = size.steps // 2, max(1, round(size.steps / 100))
+def plan(size: Size, one_of: int = 100) -> World:
+    """Plan a deployment in which one rank carries three times the context in one step of a hundred, or of fewer."""
+    first, length = size.steps // 2, max(1, round(size.steps / one_of))
     fault = load_context(min(CULPRIT, size.ranks - 1), 3.0, when=window(first, first + length))
     return World(seed=77, ranks=size.ranks, steps=size.steps, layers=_LAYERS, graph=False, faults=(fault,))
 
@@ -112,6 +112,6 @@ def count_kernels(path: Path) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "traces":
-        write_world(plan(TRACES), Path(sys.argv[2]), name="traces", format="torch")
+        write_world(plan(TRACES, one_of=10), Path(sys.argv[2]), name="traces", format="torch")
     else:
         write_world(plan(SIZES[sys.argv[1]]), Path(sys.argv[2]), name=sys.argv[1])

@@ -64,10 +64,10 @@ def test_a_parquetdir_costs_about_what_the_same_export_in_sqlite_does(exports: E
     folder, file = weigh_in_turn((commands.analyze(exports.million_folder), commands.analyze(exports.million)), 5)
     how = "`analyze` of a million kernels; median of 5"
     wall = middle(folder, _wall) / middle(file, _wall)
-    memory = middle(folder, _peak) / middle(file, _peak)
+    memory = middle(folder, _peak) / middle(file, _peak)  # the library for Parquet is loaded for one of them only
     assert json.loads(folder[0].output)["findings"] == json.loads(file[0].output)["findings"]
     _note(figures, Figure("wall, parquetdir against SQLite", wall, 1.2, how))
-    _note(figures, Figure("memory, parquetdir against SQLite", memory, 1.5, how))
+    _note(figures, Figure("memory, parquetdir against SQLite", memory, 2.0, how))
 
 
 def test_eight_torch_traces_are_judged_soon_and_in_little_memory(exports: Exports, figures: list[Figure]) -> None:
