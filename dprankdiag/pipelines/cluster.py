@@ -58,7 +58,7 @@ class _Job:
 
     Attributes:
         name: file name of its bundle.
-        tries: workers that failed on it.
+        tries: workers that have been at it.
         gone_s: since when no worker sees it, by the monotonic clock; None while one does.
     """
 
@@ -191,20 +191,16 @@ def _run(
             yield job.seen.path, job.name, InputError("every worker that saw it is gone", where=job.seen.path)
         for future in _wait(pending):
             job = pending.pop(future)
+            job.tries += 1
             if future.status == "finished":
                 yield job.seen.path, job.name, future.result()
-            elif (job := _note_failure(job)).tries < MOST_TRIES:
+            elif job.tries < MOST_TRIES:
                 waiting.append(job)
             else:
                 reason = f"{job.tries} workers failed on it ({_first_line(future.exception())})"
                 yield job.seen.path, job.name, InputError(reason, where=job.seen.path, mend="see the workers' logs")
             future.release()
         waiting += _take_stranded(client, pending)
-
-
-def _note_failure(job: _Job) -> _Job:
-    job.tries += 1
-    return job
 
 
 def _submit(

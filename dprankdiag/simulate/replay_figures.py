@@ -143,14 +143,17 @@ def compare_runs(run: Run, base: Run, terms: FloatArray, draws: FloatArray) -> D
     mine, theirs = np.searchsorted(run.request, numbers), np.searchsorted(base.request, numbers)
     weights = weigh_blocks(len(numbers), len(draws))
 
-    def gain(costs: FloatArray, weight: FloatArray) -> float:
-        spent = float(np.add(*run.time_requests(costs, terms))[mine] @ weight)
-        before = float(np.add(*base.time_requests(costs, terms))[theirs] @ weight)
-        return 1 - spent / before if before > 0 else 0.0
-
     alike = np.ones(len(numbers))
-    value = float(np.median([gain(draw, alike) for draw in draws]))
-    return Drawn(value, np.array([gain(draw, weight) for draw, weight in zip(draws, weights, strict=True)]))
+    gains = np.empty((len(draws), 2))
+    for place, (costs, weight) in enumerate(zip(draws, weights, strict=True)):
+        spent = np.add(*run.time_requests(costs, terms))[mine]
+        before = np.add(*base.time_requests(costs, terms))[theirs]
+        gains[place] = [_gain(float(spent @ each), float(before @ each)) for each in (alike, weight)]
+    return Drawn(float(np.median(gains[:, 0])), gains[:, 1])
+
+
+def _gain(spent: float, before: float) -> float:
+    return 1 - spent / before if before > 0 else 0.0
 
 
 def weigh_blocks(count: int, draws: int) -> FloatArray:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -109,29 +110,41 @@ def load_bundle(path: Path) -> tuple[Diagnosis, dict[str, Columns]]:
     Raises:
         InputError: not a bundle, damaged, or made by a version with another schema.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            if DIAGNOSIS_MEMBER not in names:
-                raise InputError(f"a zip archive without {DIAGNOSIS_MEMBER}", where=str(path), mend=_MEND)
-            _check_sizes(archive, path)
-            diagnosis = parse_diagnosis(archive.read(DIAGNOSIS_MEMBER), where=str(path))
-            tables = {
-                name.removesuffix(TABLE_SUFFIX): _unpack_table(archive.read(name), f"{path}/{name}")
-                for name in names
-                if name.endswith(TABLE_SUFFIX) and "/" not in name
-            }
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise DamagedInput(f"not a whole bundle ({str(error)[:_SHOWN]})", where=str(path), mend=_MEND) from error
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+    with open_archive(path, _MEND) as archive:
+        names = archive.namelist()
+        if DIAGNOSIS_MEMBER not in names:
+            raise InputError(f"a zip archive without {DIAGNOSIS_MEMBER}", where=str(path), mend=_MEND)
+        check_sizes(archive, path, _MEND)
+        diagnosis = parse_diagnosis(archive.read(DIAGNOSIS_MEMBER), where=str(path))
+        tables = {
+            name.removesuffix(TABLE_SUFFIX): _unpack_table(archive.read(name), f"{path}/{name}")
+            for name in names
+            if name.endswith(TABLE_SUFFIX) and "/" not in name
+        }
     try:
         return diagnosis, check_tables(tables)
     except TableError as error:
         raise DamagedInput(f"tables that do not fit ({error})", where=str(path), mend=_MEND) from error
 
 
-def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
+@contextmanager
+def open_archive(path: Path, mend: str) -> Iterator[zipfile.ZipFile]:
+    """Open the archive that a bundle is, and say in a line what is wrong with it while it is read.
+
+    Raises:
+        DamagedInput: it is cut short or broken.
+        InputError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise DamagedInput(f"not a whole bundle ({str(error)[:_SHOWN]})", where=str(path), mend=mend) from error
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+
+
+def check_sizes(archive: zipfile.ZipFile, path: Path, mend: str) -> None:
     """Refuse an archive whose members are larger than itself: a bundle is not packed, and nothing in it lies twice.
 
     Raises:
@@ -140,7 +153,7 @@ def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
     unpacked, size_bytes = sum(info.file_size for info in archive.infolist()), path.stat().st_size
     if unpacked > size_bytes:
         what = f"an archive of {size_bytes} bytes that unpacks to {unpacked}, and a bundle is not packed"
-        raise DamagedInput(what, where=str(path), mend=_MEND)
+        raise DamagedInput(what, where=str(path), mend=mend)
 
 
 def _unpack_table(content: bytes, where: str) -> Columns:

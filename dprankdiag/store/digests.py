@@ -19,7 +19,7 @@ from dprankdiag.model.digests import DIGEST, DIGEST_CALLS, DIGEST_TABLES, is_dig
 from dprankdiag.model.schema import Columns, Table
 from dprankdiag.model.sources import Actor, Capture, Names, Reading, Session, Source
 from dprankdiag.model.traces import TRACE_TABLES
-from dprankdiag.store.bundle import TABLE_SUFFIX
+from dprankdiag.store.bundle import TABLE_SUFFIX, check_sizes, open_archive
 
 VERSION = 1
 """Raised when a digest's tables, or what their numbers mean, change: digests of two versions are not joined."""
@@ -105,20 +105,16 @@ def read_digest(path: Path, patterns: str = "") -> Reading:
         DamagedInput: it is cut short or broken.
     """
     where = str(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            held = set(archive.namelist())
-            if HEAD not in held:
-                raise InputError("holds a verdict and no digest, so it cannot be joined", where=where, mend=_AGAIN)
-            head = _parse_head(archive.read(HEAD), where)
-            _check(head, patterns, where)
-            tables = {table.name: _read(archive, held, table, where) for table in TRACE_TABLES}
-            if f"{FOLDER}digest_ranks{TABLE_SUFFIX}" in held:
-                tables |= {table.name: _read(archive, held, table, where) for table in DIGEST_TABLES}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise DamagedInput(f"not a whole bundle ({error})", where=where, mend=_AGAIN) from error
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=where) from error
+    with open_archive(path, _AGAIN) as archive:
+        held = set(archive.namelist())
+        if HEAD not in held:
+            raise InputError("holds a verdict and no digest, so it cannot be joined", where=where, mend=_AGAIN)
+        check_sizes(archive, path, _AGAIN)
+        head = _parse_head(archive.read(HEAD), where)
+        _check(head, patterns, where)
+        tables = {table.name: _read(archive, held, table, where) for table in TRACE_TABLES}
+        if f"{FOLDER}digest_ranks{TABLE_SUFFIX}" in held:
+            tables |= {table.name: _read(archive, held, table, where) for table in DIGEST_TABLES}
     source = replace(head.source, path=where, kind=DIGEST)
     return Reading(source, head.session, head.capture, head.actors, head.names, tables)
 

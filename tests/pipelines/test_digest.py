@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,16 @@ def test_a_digest_cut_short_is_damaged(one_bundle: Path) -> None:
     one_bundle.write_bytes(one_bundle.read_bytes()[:-2000])
     with pytest.raises(DamagedInput, match="not a whole bundle"):
         read_digest(one_bundle)
+
+
+def test_a_digest_that_is_packed_to_fill_the_memory_is_refused(one_bundle: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed.dprank"
+    with zipfile.ZipFile(one_bundle) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in archive.namelist():
+            target.writestr(name, archive.read(name))
+        target.writestr("digest/blanks", bytes(50_000_000))
+    with pytest.raises(DamagedInput, match="a bundle is not packed"):
+        read_digest(packed)
 
 
 def test_a_digest_made_with_other_kernel_names_is_refused(one_bundle: Path, tmp_path: Path) -> None:
