@@ -112,7 +112,7 @@ def _compare(one: LedgerAnswer, other: LedgerAnswer) -> int:
     later, earlier = int((votes > 0).sum()), int((votes < 0).sum())
     if later == earlier:
         raise UsageError(
-            f"counters of as many ranks grow as fall against {one.where}: two targets with equal labels?",
+            f"counters of as many ranks grow as fall against {one.where}: two targets with equal labels, or a page cut short?",
             where=other.where,
             mend=_MEND,
         )
@@ -140,7 +140,7 @@ def _vote_by_rank(one: LedgerAnswer, other: LedgerAnswer) -> np.ndarray[Any, np.
     if 2 * int(mixed.sum()) >= len(common):
         rank = common[int(np.flatnonzero(mixed)[0])]
         raise UsageError(
-            f"counters of rank {rank} grow and fall against {one.where}: two targets with equal labels?",
+            f"counters of rank {rank} grow and fall against {one.where}: two targets with equal labels, or a page cut short?",
             where=other.where,
             mend=_MEND,
         )
