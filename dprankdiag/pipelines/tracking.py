@@ -28,8 +28,8 @@ RAISE_LAST, RAISE_SHARE = 2, 1.0
 """A rank is named when it was named in so many of so many last moments ..."""
 
 CLEAR_LAST, CLEAR_SHARE = 20, 0.2
-"""... and no longer when it was named in so few of so many: in between it stays what it is. Windows overlap, so that only
-moments a window apart are two looks; one look that shows nothing, by its own noise, ends no verdict."""
+"""... and no longer when it was named in so few of so many: in between it stays what it is. Windows overlap, so that
+moments a window apart are two looks, and one look that shows nothing, by its own noise, ends no verdict."""
 
 LEAVE_LAST = 5
 """A rank leaves a cause that goes on without it, or for another cause of the class, after so many moments: with a short
