@@ -74,12 +74,28 @@ def find_border(left_ns: IntArray, idle_from_ns: IntArray, idle_until_ns: IntArr
     Returns:
         None if hosts do not meet, or if it cannot be told.
     """
+    idle_from_ns, idle_until_ns = _set_right(idle_from_ns, idle_until_ns)
     slack = idle_from_ns.max(axis=1, keepdims=True) - idle_from_ns
     idle = idle_until_ns - idle_from_ns
     slope, error = _weigh([fit_slope(*pair) for pair in _split(slack.astype(np.float64), idle.astype(np.float64))])
     if abs(slope - 1.0) > TOLD_APART * error + 0.2 or slope - TOLD_APART * error < 0.5:
         return None
     return Border(idle_from_ns - left_ns, slack, idle)
+
+
+def _set_right(idle_from_ns: IntArray, idle_until_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Give ranks whose idle time begins when that of most ranks is over the others' median.
+
+    Before a meeting all stand idle at once: what is seen there is another gap, for rows before it were lost.
+    """
+    base = idle_from_ns.min(axis=1, keepdims=True)
+    begin, stop = idle_from_ns - base, idle_until_ns - base  # small, so that medians are exact
+    elsewhere = begin >= np.median(stop, axis=1, keepdims=True)
+    if not elsewhere.any():
+        return idle_from_ns, idle_until_ns
+    others = [np.nanmedian(np.where(elsewhere, np.nan, edge), axis=1) for edge in (begin, stop)]
+    usual = [base + np.rint(edge).astype(np.int64)[:, None] for edge in others]
+    return np.where(elsewhere, usual[0], idle_from_ns), np.where(elsewhere, usual[1], idle_until_ns)
 
 
 def _split(slack: FloatArray, idle: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:

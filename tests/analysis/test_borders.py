@@ -49,3 +49,15 @@ def test_one_long_stall_hides_no_meeting() -> None:
 def test_ranks_that_are_always_done_at_the_same_moment_tell_nothing() -> None:
     left, done, until = draw(4, True, 7)
     assert find_border(left, np.broadcast_to(done[:, :1], done.shape), until) is None
+
+
+def test_a_gap_after_the_meeting_that_lost_rows_leave_is_not_taken_for_the_hosts() -> None:
+    left, done, until = draw(8, True, 8)
+    whole = find_border(left, done, until)
+    lost = np.random.default_rng(8).random(done.shape) < 0.2
+    lost[lost.sum(axis=1) > 3] = False
+    seen = find_border(left, np.where(lost, until + 1_000, done), np.where(lost, until + 60_000, until))
+    assert whole is not None
+    assert seen is not None
+    assert seen.slack.max() <= 2 * whole.slack.max()
+    assert np.median(np.abs(seen.slack - whole.slack)[~lost]) < 1_000
