@@ -90,7 +90,7 @@ def _set_right(idle_from_ns: IntArray, idle_until_ns: IntArray) -> tuple[IntArra
     """
     base = idle_from_ns.min(axis=1, keepdims=True)
     begin, stop = idle_from_ns - base, idle_until_ns - base  # small, so that medians are exact
-    elsewhere = begin >= np.median(stop, axis=1, keepdims=True)
+    elsewhere = begin > np.median(stop, axis=1, keepdims=True)
     if not elsewhere.any():
         return idle_from_ns, idle_until_ns
     others = [np.nanmedian(np.where(elsewhere, np.nan, edge), axis=1) for edge in (begin, stop)]

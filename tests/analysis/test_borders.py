@@ -56,7 +56,7 @@ def test_a_gap_after_the_meeting_that_lost_rows_leave_is_not_taken_for_the_hosts
     whole = find_border(left, done, until)
     lost = np.random.default_rng(8).random(done.shape) < 0.2
     lost[lost.sum(axis=1) > 3] = False
-    seen = find_border(left, np.where(lost, until + 1_000, done), np.where(lost, until + 60_000, until))
+    seen = find_border(left, np.where(lost, until + 10_000, done), np.where(lost, until + 60_000, until))
     assert whole is not None
     assert seen is not None
     assert seen.slack.max() <= 2 * whole.slack.max()
