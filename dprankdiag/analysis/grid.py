@@ -15,7 +15,7 @@ import numpy as np
 from dprankdiag.analysis.beside import Beside, find_partners, relate_calls
 from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.kinds import join_rare
+from dprankdiag.analysis.kinds import BROKEN, join_rare, sort_steps
 from dprankdiag.analysis.left_out import LeftOut, bound_skew
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
@@ -199,29 +199,17 @@ def build_grids(
         The grids, largest first, and the complete steps that were left out because their kind is rare or broken.
     """
     begin, stop = (_pass_joins(participations, edge) for edge in bound_steps(cut, position))
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    length = stop - begin
-    phases = _name_phases(segments, begin, stop)
-    names = _name_attention(segments, begin, stop)
-    for step in range(len(begin)):
-        if (length[step] != length[step, 0]).any() or length[step, 0] <= 0:
-            kinds.setdefault(("broken",), []).append(step)
-            continue
-        signature: tuple[object, ...] = tuple(
-            participations[rank].set_id[begin[step, rank] : stop[step, rank]].tobytes()
-            for rank in range(len(participations))
-        )
-        content = segments[0].content[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
-        kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
+    kinds = sort_steps(participations, segments, begin, stop, cut.basis)
     grids = []
     left: list[int] = []
     for signature, steps in (kinds if cut.basis == "meeting" else join_rare(kinds, sets, FEWEST_STEPS)).items():
-        if signature[0] == "broken" or len(steps) < FEWEST_STEPS:
+        if signature == BROKEN or len(steps) < FEWEST_STEPS:
             left += steps
             continue
         kind = "meeting" if cut.basis == "meeting" else str(signature[-1])
         chosen = np.array(steps)
-        grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
+        n_positions = int(stop[steps[0], 0] - begin[steps[0], 0])
+        grids.append(_fill(participations, segments, sets, begin[chosen], n_positions, chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, bound_skew(participations, segments, begin, stop, np.array(left, np.int64))
 
@@ -246,50 +234,6 @@ def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntAr
     begin = np.stack([where[first[:-1] - 1] + 1 for where in position], axis=1)
     stop = np.stack([where[first[1:] - 1] + 1 for where in position], axis=1)
     return begin, stop
-
-
-def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[str]:
-    """Name every step after the attention kernels in it.
-
-    The first segment also holds the tail of the step before, so that it is left out where there are others.
-    """
-    begin = begin + (stop - begin > 1)
-    totals = []
-    for name in ("prefill", "decode", "in_graph"):
-        total = np.zeros(len(begin), np.int64)
-        for rank, member in enumerate(segments):
-            total += _count_within(getattr(member, name), begin[:, rank], stop[:, rank])
-        totals.append(total.tolist())
-    return [_phase(*counts) for counts in zip(*totals, strict=True)]
-
-
-def _name_attention(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[int]:
-    """Collect, for every step, which attention kernels ran on any rank (see `Segments.attention_names`)."""
-    begin = begin + (stop - begin > 1)
-    bits = np.zeros(len(begin), np.int64)
-    known = int(np.bitwise_or.reduce([np.bitwise_or.reduce(member.attention_names, initial=0) for member in segments]))
-    for value in range(3, 63):
-        if not (known >> value) & 1:
-            continue
-        counts = [((member.attention_names >> value) & 1).astype(np.int32) for member in segments]
-        within = [_count_within(c, begin[:, rank], stop[:, rank]) > 0 for rank, c in enumerate(counts)]
-        bits |= np.any(within, axis=0).astype(np.int64) << value
-    return [int(value) for value in bits]
-
-
-def _count_within(counts: np.ndarray[Any, np.dtype[np.int32]], begin: IntArray, stop: IntArray) -> IntArray:
-    total = np.concatenate([[0], np.cumsum(counts)])
-    return np.asarray(total[np.maximum(stop, begin)] - total[begin])
-
-
-def _phase(prefill: int, decode: int, graph: int) -> str:
-    if prefill and (decode or graph):
-        return "mixed"
-    if prefill:
-        return "prefill"
-    if graph:
-        return "decode graph"
-    return "decode" if decode else "step"
 
 
 def _fill(

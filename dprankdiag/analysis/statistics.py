@@ -279,7 +279,7 @@ def _without_spikes(series: FloatArray) -> FloatArray:
     first, second, middle, third, fourth = (padded[:, k : k + series.shape[1]] for k in range(5))
     low = np.maximum(np.minimum(first, second), np.minimum(third, fourth))
     high = np.minimum(np.maximum(first, second), np.maximum(third, fourth))
-    return np.maximum(np.minimum(low, high), np.minimum(middle, np.maximum(low, high)))
+    return np.asarray(np.maximum(np.minimum(low, high), np.minimum(middle, np.maximum(low, high))))
 
 
 def _best_split(values: FloatArray, shortest: int, scale: float, least: float) -> int | None:
