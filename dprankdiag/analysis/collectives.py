@@ -12,7 +12,7 @@ from dprankdiag.analysis.calls import FEWEST_AT_PLACE, Calls, Channel
 from dprankdiag.analysis.overlap import BESIDE_WORK, Halves, Overlap, stack_halves, stack_overlaps
 from dprankdiag.analysis.partitions import choose_partition
 from dprankdiag.analysis.partners import match_complete, match_sequences
-from dprankdiag.analysis.statistics import fit_slope, robust_sd
+from dprankdiag.analysis.statistics import fit_slope, median, quantile, robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -263,13 +263,12 @@ def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[
     transfer = (end.max(axis=1) - last).astype(np.float64)
     transfer_noise = float(robust_sd(transfer))
     # Where transfers are long for a while, how long a call lasts tells of them and not of the wait.
-    usual = np.flatnonzero(np.abs(transfer - np.median(transfer)) <= USUAL_SPREAD * transfer_noise)
+    usual = np.flatnonzero(np.abs(transfer - median(transfer)) <= USUAL_SPREAD * transfer_noise)
     some = usual[np.unique(np.linspace(0, len(usual) - 1, _count_fitted(arrival.shape[1])).astype(np.int64))]
     for member in range(arrival.shape[1]):
         wait = (last - arrival[:, member]).astype(np.float64)
         duration = (end[:, member] - arrival[:, member]).astype(np.float64)
-        low, high = np.quantile(wait, [0.125, 0.875])
-        if high - low < max(4 * transfer_noise, 2_000.0):
+        if quantile(wait, 0.875) - quantile(wait, 0.125) < max(4 * transfer_noise, 2_000.0):
             continue
         slope, error = fit_slope(wait[some], duration[some])
         waits[member] = slope >= FOLLOWS - TOLD_APART * error

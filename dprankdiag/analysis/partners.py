@@ -10,6 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.calls import Calls
 from dprankdiag.analysis.clocks import nearest
+from dprankdiag.analysis.statistics import median
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -111,7 +112,7 @@ def _clock_slack(calls: Calls) -> int:
     """Return by how much the stamps of two GPUs may miss each other without hiding that their calls overlapped."""
     if len(calls) < 2:
         return CLOCK_SLACK_NS
-    return min(CLOCK_SLACK_NS, int(np.median(np.diff(calls.end_ns))) // 4)
+    return min(CLOCK_SLACK_NS, int(median(np.diff(calls.end_ns))) // 4)
 
 
 def _mend_runs(reference: Calls, member: Calls, partner: IntArray) -> IntArray:

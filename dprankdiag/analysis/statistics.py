@@ -49,6 +49,25 @@ def median(values: np.ndarray[Any, Any]) -> float:
     return middle if n % 2 else (float(ordered[: n // 2].max()) + middle) / 2.0
 
 
+def quantile(values: FloatArray, share: float) -> float:
+    """Return the quantile of all values, as `np.quantile` does (linear), in less time.
+
+    Args:
+        values: at least one.
+        share: 0 to 1, below which so many of the values lie.
+    """
+    place = (values.size - 1) * share
+    low = int(place)
+    ordered = values.flatten()
+    ordered.partition(low)
+    highest, left = float(ordered[low:].max()), float(ordered[low])
+    if highest != highest:  # NaN lies behind all numbers
+        return highest
+    right = float(ordered[low + 1 :].min()) if low + 1 < values.size else left
+    between = place - low
+    return left + (right - left) * between if between < 0.5 else right - (right - left) * (1 - between)
+
+
 def robust_sd(values: FloatArray, axis: int | None = None) -> Any:
     """Estimate the standard deviation from the median absolute deviation."""
     if axis is None:
