@@ -27,8 +27,8 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_STEPS = 3
 
-BLOCK, BLOCK_SHARE = 8, 1 / 8
-"""Ranks whose numbers are written together: as many as share a line of memory, and no more than this share of all,
+BLOCK, BLOCK_SHARE = 16, 1 / 8
+"""Ranks whose numbers are written together: as many as share two lines of memory, and no more than this share of all,
 since until then they are held twice."""
 
 
@@ -247,9 +247,9 @@ def _fill(
 ) -> StepGrid:
     n_steps, n_ranks = begin.shape
     shape = (n_steps, n_positions, n_ranks)
-    arrays = {name: np.empty(shape, np.int64) for name in ("segment", "wait", "transfer", "own_transfer", "exit")}
+    arrays = {name: np.zeros(shape, np.int64) for name in ("segment", "wait", "transfer", "own_transfer", "exit")}
     components = {name: np.zeros(shape, np.int64) for name in COMPONENTS}
-    waits = np.ones(shape, bool)
+    waits = np.zeros(shape, bool)
     entry = np.empty((n_steps, n_ranks), np.int64)
     group = np.empty((n_positions, n_ranks), np.int64)
     start_ns = end_ns = np.empty(0, np.int64)
@@ -350,9 +350,13 @@ def _split_segments(segment: IntArray, own: Segments, index: IntArray) -> dict[s
 
 
 def _write_block(arrays: dict[str, Any], columns: dict[str, list[IntArray]], stop: int) -> None:
-    """Write what was found of the ranks before `stop`; several at a time, for they lie side by side in memory."""
+    """Write what was found of the ranks before `stop`; several at a time, for they lie side by side in memory.
+
+    Zeros are there already: an array that holds nothing else takes no memory until it is written.
+    """
     for name, parts in columns.items():
-        arrays[name][:, :, stop - len(parts) : stop] = np.stack(parts, axis=2)
+        if any(part.any() for part in parts):
+            arrays[name][:, :, stop - len(parts) : stop] = np.stack(parts, axis=2)
 
 
 def _find_layers(components: dict[str, IntArray]) -> tuple[IntArray, tuple[str, ...]]:

@@ -80,7 +80,8 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     lost = [_in_time(seen, row) for row in shares.lost]
     measured, balanced = _in_time(seen, shares.measured), _in_time(seen, shares.balanced)
     noise = _measure_noise(seen, balanced)
-    more = [_more_at_most(seen, claim) for claim in priced]
+    alone = shares.balanced if len(priced) == 1 else None
+    more = [_more_at_most(seen, claim, alone) for claim in priced]
     event = np.zeros(seen.n_steps, bool)
     for claim in claims:
         if claim.when in ("burst", "periodic") or claim.who == "rotating":
@@ -195,11 +196,16 @@ def _bound(
     return max(whole - float(np.hypot(low, beyond)), 0.0) / wall, min((whole + high) / wall, 1.0)
 
 
-def _more_at_most(seen: Observations, claim: Claim) -> float:
-    """Sum by how much more a claim costs if all is its that may be, ns."""
+def _more_at_most(seen: Observations, claim: Claim, without: FloatArray | None) -> float:
+    """Sum by how much more a claim costs if all is its that may be, ns.
+
+    Args:
+        without: `(n_steps,)` the steps with this claim alone undone, by grid; None if they were not replayed.
+    """
     if not claim.most:
         return 0.0
-    return max(float((replay_with(seen.grids, claim.undo) - replay_with(seen.grids, claim.most)).sum()), 0.0)
+    undone = replay_with(seen.grids, claim.undo) if without is None else without
+    return max(float((undone - replay_with(seen.grids, claim.most)).sum()), 0.0)
 
 
 def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:

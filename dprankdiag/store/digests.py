@@ -148,7 +148,7 @@ def _read(archive: zipfile.ZipFile, held: set[str], table: Table, where: str) ->
     if name not in held:
         return table.empty()
     try:
-        read = pq.read_table(BytesIO(archive.read(name)), use_threads=False)
+        read = pq.ParquetFile(BytesIO(archive.read(name))).read(use_threads=False)
         columns = table.check({name: read.column(name).to_numpy() for name in read.column_names})
     except (pa.ArrowException, OSError) as error:
         raise DamagedInput("not a Parquet table", where=f"{where}/{name}", mend=_AGAIN) from error
