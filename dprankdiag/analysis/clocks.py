@@ -113,14 +113,13 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
     width = min(PROBE, len(reference_ends) // 2, len(ends) // 2)
     steps = np.diff(ends)
     pairs: list[tuple[float, int, int]] = []
-    for share in (0.5, 0.25, 0.75):
-        anchor = int((len(reference_ends) - width) * share)
-        wanted = np.diff(reference_ends[anchor : anchor + width])
-        windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
-        some = np.unique(np.linspace(0, width - 2, ROUGH_POINTS).astype(np.int64))
-        rough = _score(windows, wanted, some)
+    anchors = [int((len(reference_ends) - width) * share) for share in (0.5, 0.25, 0.75)]
+    wanted = np.stack([np.diff(reference_ends[anchor : anchor + width]) for anchor in anchors])
+    windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
+    some = np.unique(np.linspace(0, width - 2, ROUGH_POINTS).astype(np.int64))
+    for anchor, mine, rough in zip(anchors, wanted, _score(windows, wanted, some), strict=True):
         likely = np.sort(np.argsort(rough, kind="stable")[: ROUGH_CANDIDATES * CANDIDATES])
-        scores = _score(windows[likely], wanted, np.arange(width - 1))
+        scores = _score(windows[likely], mine[None], np.arange(width - 1))[0]
         best = np.argsort(scores, kind="stable")[:CANDIDATES]
         pairs.extend((float(scores[index]), anchor, int(likely[index])) for index in best)
     pairs.sort()
@@ -128,11 +127,19 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
 
 
 def _score(windows: IntArray, wanted: IntArray, points: IntArray) -> FloatArray:
-    """Measure how far the intervals of each window lie from those wanted, `(n_windows,)`, the median of some points."""
-    scores = np.empty(len(windows))
+    """Measure how far the intervals of each window lie from those wanted, the median of some points.
+
+    Args:
+        windows, wanted: `(n_windows, width)` and `(n_wanted, width)`.
+
+    Returns:
+        `(n_wanted, n_windows)`.
+    """
+    scores = np.empty((len(wanted), len(windows)))
     for low in range(0, len(windows), 4096):
         chunk = windows[low : low + 4096, points]
-        scores[low : low + 4096] = np.median(np.abs(chunk - wanted[points]), axis=1)
+        for number, mine in enumerate(wanted):
+            scores[number, low : low + 4096] = np.median(np.abs(chunk - mine[points]), axis=1)
     return scores
 
 
