@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, Doors, open_doors
-from dprankdiag.cli.outputs import check_outputs, write_outputs
+from dprankdiag.cli.outputs import check_outputs, write_outputs, writes_bundle
 from dprankdiag.cli.stored import FileOrServer, read_question, span_options
 from dprankdiag.cli.targets import access_options, check_once, read_access
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_error, write_result
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dprankdiag.model.diagnosis import Diagnosis
     from dprankdiag.model.schema import Columns
     from dprankdiag.model.sources import Source
+    from dprankdiag.pipelines.diagnose import Outcome
     from dprankdiag.pipelines.stored_span import StoredQuestion
 
 
@@ -85,13 +86,12 @@ class Window(click.ParamType[tuple[float, float]]):
 @click.option("--no-color", is_flag=True, help="No colour (as with NO_COLOR set).")
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
-    """Diagnose recordings, print a .dprank bundle again, or join the digests of many nodes.
+    """Diagnose recordings, print a .dprank bundle again, or join the bundles of many nodes.
 
     PATH is a file or folder: Nsight Systems exports (SQLite or parquetdir), torch profiler traces of all ranks (JSON,
     also gzip), metrics and load answers of SGLang or vLLM saved twice or more or their logs (- reads a log from
-    standard input), a receive-wait matrix (CSV), or Flight
-    Recorder dumps of all ranks (JSON); any mix. Bundles by dprankdiag digest stand in for the traces that they were
-    made of. Several engines are judged apart: snapshots of one folder are one
+    standard input), a receive-wait matrix (CSV), or Flight Recorder dumps of all ranks (JSON); any mix. Bundles stand
+    in for the traces that they were made of. Several engines are judged apart: snapshots of one folder are one
     engine's, NAME=PATH and NAME@SECONDS=PATH say it where that is wrong.
 
     prometheus+http://HOST:9090 is what a Prometheus stores of engines, in the last hour or from --since to --until.
@@ -103,10 +103,10 @@ def command(context: click.Context, /, **given: Any) -> int:
     _check_inputs(files, given)
     read = [given[name] for name in ("rank_map", "patterns", "baseline") if given[name] is not None]
     check_outputs(given["outputs"], [*files, *read])
-    diagnosis, tables = _obtain(paths, question, given, open_doors(context))
+    diagnosis, tables, digests = _obtain(paths, question, given, open_doors(context))
     view = load_view(given["format_name"])
     write_result(view.render(diagnosis, tables, width=find_width(), color=wants_color(given["no_color"])))
-    write_outputs(given["outputs"], diagnosis, tables)
+    write_outputs(given["outputs"], diagnosis, tables, digests)
     if not given["quiet"]:
         warn_of_inputs(diagnosis.inputs)
     return FAIL_ON_REACHED if any(meets_condition(diagnosis, name) for name in given["fail_on"]) else ANSWERED
@@ -138,9 +138,11 @@ def _check_inputs(files: Sequence[Path], given: Mapping[str, Any]) -> None:
             check_exists(given[option])
 
 
-def _obtain(
-    paths: Sequence[Path], question: StoredQuestion | None, given: Mapping[str, Any], doors: Doors
-) -> tuple[Diagnosis, Mapping[str, Columns]]:
+Obtained = tuple["Diagnosis", Mapping[str, "Columns"], Sequence[tuple[str, bytes]]]
+"""A diagnosis, its tables, and the members of a bundle that keep digests."""
+
+
+def _obtain(paths: Sequence[Path], question: StoredQuestion | None, given: Mapping[str, Any], doors: Doors) -> Obtained:
     from dprankdiag.store.bundle import is_bundle
 
     if question is None and len(paths) == 1 and is_bundle(paths[0]):
@@ -148,6 +150,7 @@ def _obtain(
     progress = ProgressLine(quiet=given["quiet"], verbose=given["verbose"])
     names = ("rank_map", "expect_ranks", "window", "patterns", "jobs", "baseline", "interval_s")
     options = {name: given[name] for name in names}
+    options["keep_digests"] = writes_bundle(given["outputs"])
     try:
         if question is not None:
             options["stored"] = doors.read_servers(question, read_access(given), progress)
@@ -157,17 +160,32 @@ def _obtain(
     if not given["quiet"]:
         for warning in outcome.warnings:
             write_error(f"warning: {warning}")
-    return outcome.diagnosis, outcome.tables
+    return outcome.diagnosis, outcome.tables, _choose_digests(outcome, given)
 
 
-def _reopen(bundle: Path, given: Mapping[str, Any]) -> tuple[Diagnosis, Mapping[str, Columns]]:
+def _choose_digests(outcome: Outcome, given: Mapping[str, Any]) -> Sequence[tuple[str, bytes]]:
+    """Keep what digests have room in a bundle; one without is told, for it cannot be joined."""
+    if outcome.digests is None:
+        return ()
+    if outcome.digests.fit(len(outcome.tables["rank_steps"]["rank"])):
+        return outcome.digests.members
+    if not given["quiet"]:
+        size = f"{outcome.digests.size_bytes / 1e6:.1f} MB"
+        mend = "dprankdiag digest TRACE makes one that can"
+        write_error(f"warning: the bundle cannot be joined, for that takes its kernels one by one, {size}: {mend}")
+    return ()
+
+
+def _reopen(bundle: Path, given: Mapping[str, Any]) -> Obtained:
     from dprankdiag.store.bundle import load_bundle
+    from dprankdiag.store.digests import copy_digests
 
     for name in ("rank_map", "expect_ranks", "window", "patterns", "baseline", "interval_s"):
         if given[name] is not None:
             option = f"--{name.removesuffix('_s').replace('_', '-')}"
             raise UsageError(f"{option} cannot change a saved diagnosis", where=str(bundle), mend="analyse the trace")
-    return load_bundle(bundle)
+    diagnosis, tables = load_bundle(bundle)
+    return diagnosis, tables, copy_digests(bundle) if writes_bundle(given["outputs"]) else ()
 
 
 def warn_of_inputs(sources: Sequence[Source]) -> None:

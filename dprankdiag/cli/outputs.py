@@ -41,6 +41,11 @@ def report_options(command: Command) -> Command:
     )(command)
 
 
+def writes_bundle(outputs: Sequence[Path]) -> bool:
+    """Tell whether a bundle is among the outputs."""
+    return any(output.name.lower().endswith(BUNDLE_SUFFIX) for output in outputs)
+
+
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], known: Sequence[str] | None = None) -> None:
     """Check that every output can be written and replaces no input.
 
@@ -101,15 +106,23 @@ def _is_input(output: Path, given: Path) -> bool:
     return given.exists() and output.samefile(given)
 
 
-def write_outputs(outputs: Sequence[Path], diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
+def write_outputs(
+    outputs: Sequence[Path],
+    diagnosis: Diagnosis,
+    tables: Mapping[str, Columns],
+    digests: Sequence[tuple[str, bytes]] = (),
+) -> None:
     """Write each output in the format of its suffix; a file appears whole or not at all.
+
+    Args:
+        digests: members that a bundle keeps besides, see `store.digests`.
 
     Raises:
         UsageError: a file cannot be written.
     """
     for output in outputs:
         try:
-            _write_output(output, diagnosis, tables)
+            _write_output(output, diagnosis, tables, digests)
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
 
@@ -137,14 +150,16 @@ def write_bytes(output: Path, content: bytes) -> None:
         raise UsageError(f"cannot be written ({error.strerror or error})", where=str(output)) from error
 
 
-def _write_output(output: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
+def _write_output(
+    output: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns], digests: Sequence[tuple[str, bytes]]
+) -> None:
     from dprankdiag.store.bundle import save_bundle
     from dprankdiag.store.whole_files import replace_file
 
     target = output.resolve()
     format_name = find_format(output.name)
     if format_name is None:
-        save_bundle(target, diagnosis, tables)
+        save_bundle(target, diagnosis, tables, digests)
     else:
         text = load_view(format_name).render(diagnosis, tables)
         replace_file(target, text.encode("utf-8", "backslashreplace"))

@@ -21,6 +21,7 @@ from dprankdiag.model.schema import Columns, take_rows
 from dprankdiag.model.sources import Trace
 from dprankdiag.pipelines.baseline import Baseline, attach_references, describe_against, list_misfits, load_baseline
 from dprankdiag.pipelines.compared_tables import GroupPart, tabulate_compared
+from dprankdiag.pipelines.digesting import Digests, digest_readings
 from dprankdiag.pipelines.dumps import diagnose_dumps
 from dprankdiag.pipelines.inputs import Inputs, read_inputs
 from dprankdiag.pipelines.join import count_from_own_start, join_diagnoses, join_kinds
@@ -52,6 +53,7 @@ class Options:
         interval_s: seconds between snapshots of metrics where they do not tell.
         stored: what Prometheus servers hold of engines, as read before.
         keep_steps: keep what every step holds, so that any can be looked at.
+        keep_digests: keep digests of the recordings, so that they can be joined with others.
     """
 
     rank_map: Path | None = None
@@ -63,6 +65,7 @@ class Options:
     interval_s: float | None = None
     stored: tuple[LedgerFile, ...] = ()
     keep_steps: bool = False
+    keep_digests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,14 @@ class Outcome:
 
     Attributes:
         steps: of every lockstep group, if they were to be kept.
+        digests: of the recordings, if they were to be kept; none of a part of them (`window`).
     """
 
     diagnosis: Diagnosis
     tables: dict[str, Columns]
     warnings: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
+    digests: Digests | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,10 @@ def diagnose_inputs(
     catalog = load_kernels(options.patterns)
     if not inputs.readings and options.window is not None:
         raise UsageError("no input has a time axis to cut", where="--window", mend="leave it out")
+    digests = None
+    if options.keep_digests and inputs.readings and options.window is None:
+        tell("digest", None)
+        digests = digest_readings(inputs.readings, options.patterns)
     traces = gather(inputs.readings, rank_map=rank_map, expect_ranks=options.expect_ranks)
     unusable = inputs.unusable
     others = [diagnose_waits(matrix) for matrix in inputs.matrices]
@@ -174,9 +183,9 @@ def diagnose_inputs(
     joined = publish_numbers(advise(count_from_own_start(exact, diagnoses)))
     steps = tuple(records) if options.keep_steps else ()
     if baseline is None:
-        return Outcome(joined, tables, steps=steps)
+        return Outcome(joined, tables, steps=steps, digests=digests)
     told = describe_against(baseline, joined, tables)
-    return Outcome(replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits(groups)), steps)
+    return Outcome(replace(joined, notes=(*joined.notes, *told)), tables, tuple(list_misfits(groups)), steps, digests)
 
 
 def _keep_named(record: StepRecord, kernels: Columns, findings: Sequence[Finding]) -> Columns:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from dprankdiag.analysis.digesting import digest_tables
-from dprankdiag.catalog.kernels import load_kernels, mark_patterns
-from dprankdiag.catalog.ranges import load_ranges
 from dprankdiag.errors import InputError, UsageError
-from dprankdiag.model.diagnosis import Diagnosis
-from dprankdiag.model.schema import Columns
 from dprankdiag.pipelines.diagnose import Options, diagnose_inputs
 from dprankdiag.pipelines.inputs import list_files, read_inputs
 from dprankdiag.store.bundle import SUFFIX, is_bundle, pack_bundle
-from dprankdiag.store.digests import pack_digest
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -49,16 +43,11 @@ def digest(path: Path, patterns: Path | None = None, progress: Progress | None =
     if len(inputs.readings) != 1 or inputs.unusable:
         mend = "dprankdiag analyze takes such files as they are"
         raise InputError("holds no trace, and nothing else is digested", where=str(path), mend=mend)
-    if progress is not None:
-        progress(f"digest {path.name}", None)
-    reading = inputs.readings[0]
-    tables = digest_tables(reading.tables, reading.names, len(reading.actors), load_kernels(patterns), load_ranges())
-    kept: dict[str, Columns] = tables or {name: dict(columns) for name, columns in reading.tables.items()}
-    members = pack_digest(replace(reading, tables=kept), mark_patterns(patterns))
-    outcome = diagnose_inputs(inputs, Options(patterns=patterns), progress=progress)
-    told: Diagnosis = outcome.diagnosis
-    content = pack_bundle(told, outcome.tables, members)
-    return Digested(content, len(told.ranks), told.time.steps, tables is None)
+    outcome = diagnose_inputs(inputs, Options(patterns=patterns, keep_digests=True), progress=progress)
+    told, digests = outcome.diagnosis, outcome.digests
+    assert digests is not None  # there is a recording, and all of it was asked for
+    content = pack_bundle(told, outcome.tables, digests.members)
+    return Digested(content, len(told.ranks), told.time.steps, digests.is_whole)
 
 
 def list_traces(paths: Sequence[Path]) -> list[Path]:

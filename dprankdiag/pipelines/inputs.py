@@ -31,9 +31,12 @@ from dprankdiag.readers.sniff import NSYS_SQLITE, TORCH_JSON, is_export_folder, 
 from dprankdiag.readers.torch_json import TorchJsonReader
 from dprankdiag.readers.wait_matrix import WaitMatrixReader
 from dprankdiag.store.bundle import is_bundle
-from dprankdiag.store.digests import read_digest
+from dprankdiag.store.digests import read_digests
 
 Readable = Reading | WaitMatrix | FlightDump | LedgerFile
+Result = Sequence[Readable] | InputError | UsageError
+"""What a file holds, a bundle perhaps several digests, or what is wrong with it."""
+
 READERS: Mapping[str, Callable[[Path], Readable]] = {
     NsysSqliteReader.kind: NsysSqliteReader().read,
     NsysParquetReader.kind: NsysParquetReader().read,
@@ -75,7 +78,7 @@ def read_inputs(
 
     Args:
         jobs: files to read at a time; None for as many as pay.
-        patterns: see `store.digests.read_digest`.
+        patterns: see `store.digests.read_digests`.
 
     Raises:
         UsageError: a path does not exist.
@@ -92,7 +95,7 @@ def read_inputs(
             if progress is not None:
                 progress(f"read {path.name}", (number + 1) / len(files))
             if not isinstance(result, (InputError, UsageError)):
-                readable.append(_name(result, file))
+                readable += (_name(one, file) for one in result)
             elif isinstance(result, DamagedInput):
                 first = first or result
                 unusable.append(Source(str(path), _guess_kind(path), "unused", warnings=(str(result),)))
@@ -112,9 +115,7 @@ def read_inputs(
     )
 
 
-def _read_all(
-    paths: Sequence[Path], jobs: int | None, stack: ExitStack, patterns: str
-) -> Iterable[Readable | InputError | UsageError]:
+def _read_all(paths: Sequence[Path], jobs: int | None, stack: ExitStack, patterns: str) -> Iterable[Result]:
     """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up.
 
     Large torch traces are read in processes of their own, for Python reads them event by event. All else spends its
@@ -155,9 +156,7 @@ def _are_many_bundles(paths: Sequence[Path]) -> bool:
     return sum(path.stat().st_size for path in paths if path.exists()) >= _WORTH_THREADS_BYTES
 
 
-def _await(
-    reading: Future[Readable | InputError | UsageError], read: Callable[[], Readable | InputError | UsageError]
-) -> Readable | InputError | UsageError:
+def _await(reading: Future[Result], read: Callable[[], Result]) -> Result:
     """Return what a process read; a process that was killed, perhaps for its memory, is stood in for."""
     try:
         return reading.result()
@@ -175,12 +174,12 @@ def _guess_kind(path: Path) -> str:
         return NSYS_SQLITE
 
 
-def _try_reading(path: Path, patterns: str) -> Readable | InputError | UsageError:
+def _try_reading(path: Path, patterns: str) -> Result:
     """Read one file; what is wrong with it is for the caller to weigh."""
     try:
         if is_bundle(path):
-            return read_digest(path, patterns)
-        return read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path)
+            return read_digests(path, patterns)
+        return (read_ledger_file(path) if path == STDIN else READERS[sniff(path)](path),)
     except (InputError, UsageError) as error:
         return error
 

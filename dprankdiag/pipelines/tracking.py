@@ -27,12 +27,13 @@ SHORT_SHARE = 0.4
 RAISE_LAST, RAISE_SHARE = 2, 1.0
 """A rank is named when it was named in so many of so many last moments ..."""
 
-CLEAR_LAST, CLEAR_SHARE = 10, 0.2
-"""... and no longer when it was named in so few of so many: in between it stays what it is."""
+CLEAR_LAST, CLEAR_SHARE = 20, 0.2
+"""... and no longer when it was named in so few of so many: in between it stays what it is. Windows overlap, so that
+moments a window apart are two looks, and one look that shows nothing, by its own noise, ends no verdict."""
 
 LEAVE_LAST = 5
-"""A rank leaves a cause that goes on without it after so many moments: with a short window, who is meant is told within
-ten seconds also where it changes."""
+"""A rank leaves a cause that goes on without it, or for another cause of the class, after so many moments: with a short
+window, who is meant and why is told within ten seconds also where it changes."""
 
 FEWEST_MOMENTS = 12
 """From so many moments on a recording is searched for times; fewer are judged together."""
@@ -57,7 +58,7 @@ class _Rank:
         named: it is named now.
         since_s: since when.
         first_hit_s: the first of the hits that led there.
-        left: how many moments in a row named others without it.
+        left: how many moments in a row named others without it, or it for another cause of the class.
     """
 
     hits: deque[bool] = field(default_factory=lambda: deque(maxlen=CLEAR_LAST))
@@ -66,10 +67,10 @@ class _Rank:
     first_hit_s: float | None = None
     left: int = 0
 
-    def see(self, at_s: float, hit: bool, others_hit: bool = False) -> None:
-        """Take in a moment; `others_hit` says that it names other ranks under the same cause."""
+    def see(self, at_s: float, hit: bool, told_otherwise: bool = False) -> None:
+        """Take in a moment; `told_otherwise`: it names other ranks under the cause, or the rank under another cause."""
         self.hits.append(hit)
-        self.left = self.left + 1 if others_hit and not hit else 0
+        self.left = self.left + 1 if told_otherwise and not hit else 0
         if hit and self.first_hit_s is None:
             self.first_hit_s = at_s
         recent = list(self.hits)[-RAISE_LAST:]
@@ -87,8 +88,9 @@ class _Rank:
 class Tracker:
     """Follows findings from moment to moment.
 
-    A rank is named once two moments in a row name it, and stays named until eight of ten do not, or five in a row name
-    others without it; so a verdict neither comes from a single moment nor flickers at a threshold.
+    A rank is named once two moments in a row name it, and stays named until 16 of 20 do not, or five in a row name
+    others without it or it for another cause of the class; so a verdict neither comes from a single moment nor flickers
+    at a threshold.
     """
 
     def __init__(self) -> None:
@@ -108,15 +110,16 @@ class Tracker:
             now[key] = set(finding.ranks) or {None}
             self._latest[key] = finding
         for key in {*now, *self._seen}:
-            self._see(key, at_s, now.get(key, set()))
+            akin = [ranks for other, ranks in now.items() if other != key and _are_akin(other, key)]
+            self._see(key, at_s, now.get(key, set()), set().union(*akin))
         return tuple(sorted(self._list_named(), key=_gravity))
 
-    def _see(self, key: Key, at_s: float, hit: set[int | None]) -> None:
+    def _see(self, key: Key, at_s: float, hit: set[int | None], akin: set[int | None]) -> None:
         ranks = self._seen.setdefault(key, {})
         for rank in hit:
             ranks.setdefault(rank, _Rank())
         for rank, state in list(ranks.items()):
-            state.see(at_s, rank in hit, others_hit=bool(hit))
+            state.see(at_s, rank in hit, told_otherwise=bool(hit) or rank in akin)
             if not state.named and not any(state.hits):
                 del ranks[rank]
         if not ranks:
@@ -137,6 +140,11 @@ class Tracker:
                 who=finding.who if set(numbers) == set(finding.ranks) else "one" if len(numbers) == 1 else "group",
                 onset_ns=round(since_s * NS_PER_S),
             )
+
+
+def _are_akin(one: Key, other: Key) -> bool:
+    """Tell whether two causes are of one class and engine."""
+    return one[0] == other[0] and one[1].split(".")[0] == other[1].split(".")[0]
 
 
 def _gravity(finding: Finding) -> tuple[int, float, str, str]:
@@ -193,8 +201,11 @@ def _judge(seen: LedgerView) -> list[Finding]:
 
 @dataclass(slots=True)
 class _Span:
+    """Time through which ranks were named: from the first to the last moment that showed it, and how long it stood."""
+
     first_s: float
     last_s: float
+    stood_s: float
     finding: Finding
 
 
@@ -222,11 +233,12 @@ def find_episodes(ledger: Ledger, expect_ranks: int | None = None) -> list[Findi
         for finding in tracker.observe(at_s, findings):
             known = spans.setdefault((finding.cause, finding.ranks), [])
             since_s = (finding.onset_ns or 0) / NS_PER_S
-            if known and at_s - known[-1].last_s <= gap_s:
+            if not known or at_s - known[-1].stood_s > gap_s:
+                known.append(_Span(min(since_s, at_s), at_s, at_s, finding))
+            known[-1].stood_s = at_s
+            if any(one.cause == finding.cause and set(one.ranks) >= set(finding.ranks) for one in findings):
                 known[-1].last_s = at_s
-                known[-1].finding = min(known[-1].finding, finding, key=_gravity)
-            else:
-                known.append(_Span(min(since_s, at_s), at_s, finding))
+            known[-1].finding = min(known[-1].finding, finding, key=_gravity)
     return [_join_spans(ledger, parts, window_s) for parts in spans.values()]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dprankdiag.errors import InputError
-from dprankdiag.model.digests import DIGEST_CALLS, DIGEST_TABLES, is_digested
+from dprankdiag.model.digests import DIGEST, DIGEST_CALLS, DIGEST_TABLES, is_digested
 from dprankdiag.model.schema import ABSENT_NS, Columns, Table, take_rows
 from dprankdiag.model.sources import Names, Reading, Source, Trace
 from dprankdiag.model.traces import TRACE_TABLES
@@ -61,6 +61,7 @@ def gather(
     """
     if not readings:
         return ()
+    readings = _leave_out_digested(readings)
     _refuse_twins(readings)
     readings = _leave_out_merged(readings)
     mapped = find_seats(rank_map, readings) if rank_map else {}
@@ -224,6 +225,20 @@ def _refuse_twins(readings: Sequence[Reading]) -> None:
             seen[mark] = reading.source.path
 
 
+def _leave_out_digested(readings: Sequence[Reading]) -> list[Reading]:
+    """Leave out digests of what is given besides: a folder may hold them next to their traces, and in two bundles."""
+    given: dict[Hashable, str] = {}
+    for reading in sorted(readings, key=lambda reading: reading.source.kind == DIGEST):  # traces tell more
+        given.setdefault(_identify(reading), reading.source.path)
+    owner = [given[_identify(reading)] for reading in readings]
+    return [
+        _leave_out(reading, f"digest of {path}, which is given too")
+        if reading.source.kind == DIGEST and path != reading.source.path
+        else reading
+        for reading, path in zip(readings, owner, strict=True)
+    ]
+
+
 def _leave_out_merged(readings: Sequence[Reading]) -> list[Reading]:
     """Leave out what is there twice: a recording merged from others that are all given, else those that are in it.
 
@@ -257,13 +272,17 @@ def _sum_kernels(reading: Reading, actor: int) -> Hashable:
     return len(start), int((end - start).sum()), int(start[0]), int(end.max())
 
 
+def _identify(reading: Reading) -> Hashable:
+    """Return what a recording and its digest share."""
+    return reading.session, tuple((actor.pid, actor.device) for actor in reading.actors)
+
+
 def _fingerprint(reading: Reading) -> Hashable:
     """Return what two copies of one recording share and two recordings do not."""
-    actors = tuple((actor.pid, actor.device) for actor in reading.actors)
     told = ("kernels", "graph_replays", "ranges", DIGEST_CALLS.name)
     rows = [reading.tables[name] for name in told if name in reading.tables]
     sums = tuple(int(columns[time].sum()) for columns in rows for time in ("start_ns", "end_ns"))
-    return reading.session, actors, sums
+    return _identify(reading), sums
 
 
 def _name_engines(traces: Sequence[Trace]) -> tuple[Trace, ...]:

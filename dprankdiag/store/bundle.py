@@ -45,13 +45,15 @@ _SHOWN = 200
 _MEND = "save one with: dprankdiag analyze TRACE -o FILE.dprank"
 
 
-def save_bundle(path: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns]) -> None:
-    """Write a bundle in one move: a reader sees the old file or the whole new one.
+def save_bundle(
+    path: Path, diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()
+) -> None:
+    """Write a bundle (see `pack_bundle`) in one move: a reader sees the old file or the whole new one.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    replace_file(path, pack_bundle(diagnosis, tables))
+    replace_file(path, pack_bundle(diagnosis, tables, more))
 
 
 def pack_bundle(diagnosis: Diagnosis, tables: Mapping[str, Columns], more: Sequence[tuple[str, bytes]] = ()) -> bytes:

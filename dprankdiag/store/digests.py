@@ -1,7 +1,7 @@
-"""Keep the digest of a recording in a bundle, beside its diagnosis, and read it back as a recording.
+"""Keep the digests of recordings in a bundle, beside their diagnosis, and read them back as recordings.
 
-A digest is a folder of members inside the bundle: ``digest/reading.json`` says what was recorded of whom, and one
-``digest/<table>.parquet`` a table holds the rest.
+A digest is a folder of members inside the bundle: ``digest/<n>/reading.json`` says what was recorded of whom, and one
+``digest/<n>/<table>.parquet`` a table holds the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dprankdiag.store.bundle import TABLE_SUFFIX, check_sizes, open_archive
 VERSION = 1
 """Raised when a digest's tables, or what their numbers mean, change: digests of two versions are not joined."""
 
-FOLDER = "digest/"
-HEAD = f"{FOLDER}reading.json"
+_FOLDER = "digest"
+_HEAD = "reading.json"
 
 _FROM_START = {(DIGEST_CALLS.name, "arrival_ns"), (DIGEST_CALLS.name, "end_ns")}
 """Moments that are kept as time since the row's start, which takes fewer bytes."""
@@ -52,23 +52,27 @@ class _Head:
     names: Names
 
 
-def pack_digest(reading: Reading, patterns: str = "") -> list[tuple[str, bytes]]:
-    """Make the members that keep a digest in a bundle (see `bundle.pack_bundle`).
+def pack_digests(readings: Sequence[Reading], patterns: str = "") -> list[tuple[str, bytes]]:
+    """Make the members that keep digests in a bundle (see `bundle.pack_bundle`).
 
     Args:
-        reading: with its tables digested, or whole.
-        patterns: see `read_digest`.
+        readings: with their tables digested, or whole.
+        patterns: see `read_digests`.
     """
+    return [member for number, reading in enumerate(readings) for member in _pack_one(number, reading, patterns)]
+
+
+def _pack_one(number: int, reading: Reading, patterns: str) -> list[tuple[str, bytes]]:
     import msgspec
 
     told = (reading.source, reading.session, reading.capture, reading.actors, reading.names)
     head = _Head(VERSION, tuple(FAMILIES), patterns, *told)
     tables: Sequence[Table] = (*TRACE_TABLES, *DIGEST_TABLES) if is_digested(reading.tables) else TRACE_TABLES
-    members = [(HEAD, msgspec.json.encode(asdict(head)))]
+    members = [(f"{_FOLDER}/{number}/{_HEAD}", msgspec.json.encode(asdict(head)))]
     for table in sorted(tables, key=lambda table: table.name):
         columns = reading.tables[table.name]
         if len(columns["rank"]):
-            members.append((f"{FOLDER}{table.name}{TABLE_SUFFIX}", _pack(table, columns)))
+            members.append((f"{_FOLDER}/{number}/{table.name}{TABLE_SUFFIX}", _pack(table, columns)))
     return members
 
 
@@ -94,8 +98,11 @@ def _pack(table: Table, columns: Columns) -> bytes:
     return buffer.getvalue()
 
 
-def read_digest(path: Path, patterns: str = "") -> Reading:
-    """Read the digest that a bundle keeps.
+def read_digests(path: Path, patterns: str = "") -> tuple[Reading, ...]:
+    """Read the digests that a bundle keeps, each as the recording that it stands for.
+
+    Of several, each is known by the bundle's path with that of its recording behind it, from the folder on that holds
+    them all; of one, by the bundle's path alone.
 
     Args:
         patterns: digest of the user's own kernel names; a digest made with others tells other families.
@@ -107,16 +114,55 @@ def read_digest(path: Path, patterns: str = "") -> Reading:
     where = str(path)
     with open_archive(path, _AGAIN) as archive:
         held = set(archive.namelist())
-        if HEAD not in held:
+        folders = _list_folders(held)
+        if not folders:
             raise InputError("holds a verdict and no digest, so it cannot be joined", where=where, mend=_AGAIN)
         check_sizes(archive, path, _AGAIN)
-        head = _parse_head(archive.read(HEAD), where)
-        _check(head, patterns, where)
-        tables = {table.name: _read(archive, held, table, where) for table in TRACE_TABLES}
-        if f"{FOLDER}digest_ranks{TABLE_SUFFIX}" in held:
-            tables |= {table.name: _read(archive, held, table, where) for table in DIGEST_TABLES}
-    source = replace(head.source, path=where, kind=DIGEST)
-    return Reading(source, head.session, head.capture, head.actors, head.names, tables)
+        readings = [_read_one(archive, held, folder, patterns, where) for folder in folders]
+    names = _name_sources(where, [reading.source.path for reading in readings])
+    return tuple(
+        replace(reading, source=replace(reading.source, path=name, kind=DIGEST))
+        for reading, name in zip(readings, names, strict=True)
+    )
+
+
+def copy_digests(path: Path) -> list[tuple[str, bytes]]:
+    """Take the members that keep digests out of a bundle, as they are, for another one.
+
+    Raises:
+        DamagedInput: it is cut short or broken.
+        InputError: it cannot be read.
+    """
+    with open_archive(path, _AGAIN) as archive:
+        check_sizes(archive, path, _AGAIN)
+        return [(name, archive.read(name)) for name in archive.namelist() if name.startswith(f"{_FOLDER}/")]
+
+
+def _list_folders(held: set[str]) -> list[str]:
+    """List the folders of digests; they are numbered without a gap."""
+    folders: list[str] = []
+    while f"{_FOLDER}/{len(folders)}/{_HEAD}" in held:
+        folders.append(f"{_FOLDER}/{len(folders)}/")
+    return folders
+
+
+def _name_sources(where: str, paths: Sequence[str]) -> list[str]:
+    if len(paths) == 1:
+        return [where]
+    parts = [Path(path).parts for path in paths]
+    shared = 0
+    while all(len(part) > shared + 1 for part in parts) and len({part[shared] for part in parts}) == 1:
+        shared += 1
+    return ["/".join((where, *part[shared:])) for part in parts]
+
+
+def _read_one(archive: zipfile.ZipFile, held: set[str], folder: str, patterns: str, where: str) -> Reading:
+    head = _parse_head(archive.read(f"{folder}{_HEAD}"), where)
+    _check(head, patterns, where)
+    tables = {table.name: _read(archive, held, folder, table, where) for table in TRACE_TABLES}
+    if f"{folder}digest_ranks{TABLE_SUFFIX}" in held:
+        tables |= {table.name: _read(archive, held, folder, table, where) for table in DIGEST_TABLES}
+    return Reading(head.source, head.session, head.capture, head.actors, head.names, tables)
 
 
 def _parse_head(content: bytes, where: str) -> _Head:
@@ -140,11 +186,11 @@ def _check(head: _Head, patterns: str, where: str) -> None:
         raise InputError("a digest made with other kernel names of your own", where=where, mend=mend)
 
 
-def _read(archive: zipfile.ZipFile, held: set[str], table: Table, where: str) -> Columns:
+def _read(archive: zipfile.ZipFile, held: set[str], folder: str, table: Table, where: str) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = f"{FOLDER}{table.name}{TABLE_SUFFIX}"
+    name = f"{folder}{table.name}{TABLE_SUFFIX}"
     if name not in held:
         return table.empty()
     # Arrow's own allocator gives back at once what the next column asks for again; the C library keeps it.

@@ -20,7 +20,7 @@ from dprankdiag.model.schema import Columns
 from dprankdiag.model.sources import Actor, Capture, KernelName, Names, Reading, Session, Source
 from dprankdiag.model.traces import TRACE_TABLES
 from dprankdiag.store.bundle import pack_bundle
-from dprankdiag.store.digests import pack_digest
+from dprankdiag.store.digests import pack_digests
 from tests.builders import diagnosis
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -79,7 +79,9 @@ def write_cell(cell: Cell, folder: Path) -> list[Path]:
         ranks = range(node * cell.node_size, min((node + 1) * cell.node_size, cell.ranks))
         offset = int(random.normal(0, 3e6))
         path = folder / f"node-{node:03d}.dprank"
-        path.write_bytes(pack_bundle(diagnosis(), {}, pack_digest(_read(cell, node, ranks, work, start, end, offset))))
+        path.write_bytes(
+            pack_bundle(diagnosis(), {}, pack_digests([_read(cell, node, ranks, work, start, end, offset)]))
+        )
         paths.append(path)
     return paths
 

@@ -19,6 +19,7 @@ class FakeOutcome(NamedTuple):
     diagnosis: Diagnosis
     tables: dict[str, Any]
     warnings: tuple[str, ...] = ()
+    digests: None = None
 
 
 class FakeRemedy(NamedTuple):

@@ -70,6 +70,7 @@ def test_options_reach_the_diagnosis(run: Run, product: FakeProduct, trace: Path
                 "jobs": 3,
                 "baseline": None,
                 "interval_s": None,
+                "keep_digests": False,
             },
         )
     ]

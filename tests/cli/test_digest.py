@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from dprankdiag.cli import main
-from dprankdiag.harness.suites import write_world
+from dprankdiag.errors import InputError
+from dprankdiag.harness.suites import WORLDS, write_world
 from dprankdiag.harness.world import World
 
 Run = Callable[..., Result]
@@ -31,6 +34,45 @@ def test_each_trace_becomes_a_bundle_in_the_folder_asked_for(traces: list[Path],
     assert sorted(path.name for path in tmp_path.iterdir()) == ["node-0.dprank", "node-1.dprank"]
     assert f"node-0.sqlite -> {tmp_path}/node-0.dprank: 2 ranks" in done.stdout
     assert done.stdout.splitlines()[-1] == f"join them: dprankdiag analyze {tmp_path}/*.dprank"
+
+
+def analyze(*asked: object) -> Result:
+    return CliRunner().invoke(main, ["analyze", *map(str, asked)], standalone_mode=False, catch_exceptions=False)
+
+
+def read_findings(*asked: object) -> list[tuple[str, list[int], str]]:
+    findings = json.loads(analyze(*asked, "--format", "json").stdout)["findings"]
+    return [(item["cause"], item["ranks"], item["summary"]) for item in findings]
+
+
+def test_saved_verdicts_are_joined_to_the_verdict_of_all_traces(tmp_path: Path) -> None:
+    world = replace(WORLDS["load_context"], files="node", ranks_per_node=2)
+    traces = write_world(world, tmp_path / "traces")
+    first, second, both = (tmp_path / f"{name}.dprank" for name in ("first", "second", "both"))
+    analyze(*traces[:2], "-o", first)
+    analyze(*traces[2:], "-o", second)
+    assert read_findings(first, second) == read_findings(*traces) != []
+    # A joined verdict can be saved, joined and printed again as well.
+    analyze(first, second, "-o", both)
+    assert read_findings(both, traces[3]) == read_findings(both) == read_findings(*traces)
+    again = tmp_path / "again.dprank"
+    analyze(both, "-o", again)
+    assert again.read_bytes() == both.read_bytes()
+
+
+def test_a_saved_verdict_of_a_part_of_the_time_cannot_be_joined(traces: list[Path], tmp_path: Path) -> None:
+    part = tmp_path / "part.dprank"
+    assert analyze(traces[0], "--window", "0:100", "-o", part).return_value == 0
+    with pytest.raises(InputError, match="no digest"):
+        analyze(part, traces[1])
+
+
+def test_a_saved_verdict_has_no_room_for_kernels_one_by_one_and_says_so(tmp_path: Path) -> None:
+    world = replace(WORLDS["overlap_load"], files="node", ranks_per_node=4, layers=60)
+    (first, _) = write_world(world, tmp_path / "traces")
+    done = analyze(first, "-o", tmp_path / "run.dprank")
+    assert done.stderr.count("the bundle cannot be joined") == 1
+    assert analyze(first, "-o", tmp_path / "run.dprank", "--quiet").stderr == ""
 
 
 def test_a_folder_stands_for_its_traces_and_bundles_in_it_are_passed_over(traces: list[Path], tmp_path: Path) -> None:

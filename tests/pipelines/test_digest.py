@@ -20,7 +20,7 @@ from dprankdiag.pipelines.diagnose import Options, diagnose, list_kernels
 from dprankdiag.pipelines.digest import Digested, digest, name_bundles
 from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.store.bundle import load_bundle, pack_bundle
-from dprankdiag.store.digests import read_digest
+from dprankdiag.store.digests import read_digests
 from tests import builders
 from tests.readers.checks import assert_equal
 
@@ -77,11 +77,11 @@ def test_many_digests_are_unpacked_by_threads_to_the_same_end(
     bundles[2].write_bytes(b"PK")
     unpacked: list[str] = []
 
-    def note(path: Path, patterns: str) -> Reading:
+    def note(path: Path, patterns: str) -> tuple[Reading, ...]:
         unpacked.append(current_thread().name)
-        return read_digest(path, patterns)
+        return read_digests(path, patterns)
 
-    monkeypatch.setattr(inputs, "read_digest", note)
+    monkeypatch.setattr(inputs, "read_digests", note)
     alone = read_inputs(bundles, jobs=1)
     monkeypatch.setattr(inputs, "_WORTH_THREADS_BYTES", 0)
     shared = read_inputs(bundles)
@@ -137,11 +137,21 @@ def test_a_digest_holds_a_verdict_of_its_own(one_bundle: Path) -> None:
     assert "rank_steps" in tables
 
 
-def test_the_same_digest_twice_is_refused(one_bundle: Path, tmp_path: Path) -> None:
+def test_a_digest_beside_its_copy_or_its_trace_is_left_out(one_bundle: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.dprank"
     copy.write_bytes(one_bundle.read_bytes())
+    (trace,) = (tmp_path / "traces").iterdir()
+    for other in (copy, trace):
+        told = diagnose([one_bundle, other]).diagnosis
+        assert len(told.ranks) == 8
+        (left_out,) = [source for source in told.inputs if source.status == "skipped"]
+        assert left_out.path == str(copy if other == copy else one_bundle)
+        assert "which is given too; left out" in left_out.warnings[0]
+
+
+def test_the_same_digest_named_twice_is_refused(one_bundle: Path) -> None:
     with pytest.raises(InputError, match="the same recording twice"):
-        diagnose([one_bundle, copy])
+        diagnose([one_bundle, one_bundle])
 
 
 def test_a_bundle_without_a_digest_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
@@ -154,7 +164,7 @@ def test_a_bundle_without_a_digest_is_refused_with_the_command_that_makes_one(tm
 def test_a_digest_cut_short_is_damaged(one_bundle: Path) -> None:
     one_bundle.write_bytes(one_bundle.read_bytes()[:-2000])
     with pytest.raises(DamagedInput, match="not a whole bundle"):
-        read_digest(one_bundle)
+        read_digests(one_bundle)
 
 
 def test_a_digest_that_is_packed_to_fill_the_memory_is_refused(one_bundle: Path, tmp_path: Path) -> None:
@@ -164,7 +174,7 @@ def test_a_digest_that_is_packed_to_fill_the_memory_is_refused(one_bundle: Path,
             target.writestr(name, archive.read(name))
         target.writestr("digest/blanks", bytes(50_000_000))
     with pytest.raises(DamagedInput, match="a bundle is not packed"):
-        read_digest(packed)
+        read_digests(packed)
 
 
 def test_a_digest_made_with_other_kernel_names_is_refused(one_bundle: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Findings that last: raised after two moments, cleared after eight of ten, and told by how they came."""
+"""Findings that last: raised after two moments, cleared after 16 of 20, and told by how they came."""
 
 from __future__ import annotations
 
@@ -53,10 +53,14 @@ def test_a_rank_is_named_at_the_second_moment_in_a_row() -> None:
     assert not any(named("x.x.x.x.x"))
 
 
-def test_a_named_rank_stays_until_eight_of_ten_moments_do_not_show_it() -> None:
-    shown = named("xxx" + "." * 12)
-    assert shown[: 3 + 6] == [False] + [True] * 8
-    assert not any(shown[10:])
+def test_a_named_rank_stays_until_16_of_20_moments_do_not_show_it() -> None:
+    shown = named("xxx" + "." * 24)
+    assert shown[: 3 + 15] == [False] + [True] * 17
+    assert not any(shown[3 + 15 :])
+
+
+def test_one_window_that_shows_nothing_ends_no_verdict() -> None:
+    assert all(named("xx" * 8 + "." * 10 + "xx" * 8)[1:])
 
 
 def test_who_is_meant_changes_within_ten_seconds_where_a_cause_goes_on_without_a_rank() -> None:
@@ -67,6 +71,15 @@ def test_who_is_meant_changes_within_ten_seconds_where_a_cause_goes_on_without_a
     assert SHORT_SHARE * WINDOW_S + LEAVE_LAST <= 10
     now_and_then = follow([both] * 3 + [one, one, both] * 4)
     assert all(names["load.requests"] == (3, 5) for names in now_and_then[1:])
+
+
+def test_a_rank_that_is_told_for_another_cause_of_the_class_leaves_the_first_one_as_soon() -> None:
+    first, then = [found(3, cause="load.context")], [found(3, cause="load.prefill")]
+    shown = follow([first] * 6 + [then] * 8)
+    assert shown[6 + LEAVE_LAST - 2] == {"load.context": (3,), "load.prefill": (3,)}
+    assert shown[6 + LEAVE_LAST - 1] == {"load.prefill": (3,)}
+    of_other_class = follow([first] * 6 + [[found(3, cause="single_point.host")]] * 8)
+    assert set(of_other_class[-1]) == {"load.context", "single_point.host"}
 
 
 @given(st.text("x.", min_size=20, max_size=60))
@@ -113,7 +126,7 @@ def test_a_rank_that_is_left_alone_is_one_and_no_group() -> None:
 
 def test_two_causes_at_once_are_followed_apart() -> None:
     both = [found(3), found(6, cause="single_point.host")]
-    shown = follow([both] * 5 + [[found(3)]] * 12)
+    shown = follow([both] * 5 + [[found(3)]] * 24)
     assert shown[4] == {"load.requests": (3,), "single_point.host": (6,)}
     assert shown[-1] == {"load.requests": (3,)}
 
