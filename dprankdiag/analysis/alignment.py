@@ -189,8 +189,7 @@ def _recorded_shift(fit: ClockFit | None, middle_ns: int) -> int:
     """Return the shift that would undo a fit in the middle of the recording."""
     if fit is None:
         return 0
-    at = np.array([middle_ns], np.int64)
-    return int((at - fit.apply(at))[0])
+    return middle_ns - fit.apply_once(middle_ns)
 
 
 def _add_offset(fit: ClockFit | None, offset_ns: int) -> ClockFit | None:
@@ -210,12 +209,14 @@ def _fit_units(calls: Sequence[CallTable], naming: Naming, units: list[int]) -> 
     if not members:
         return Alignment((None,) * len(units), "unaligned", None, ())
     reference = max(members, key=lambda unit: (len(members[unit]), -unit))
+    channels = range(len(naming.channels))
+    reference_ends = [_unit_ends([calls[rank] for rank in members[reference]], channel) for channel in channels]
     fits: list[ClockFit | None] = [None] * len(units)
     unaligned: list[int] = []
     for unit, ranks in members.items():
         if unit == reference:
             continue
-        fit = _best_fit(calls, naming, members[reference], ranks)
+        fit = _best_fit(reference_ends, [calls[rank] for rank in ranks])
         if fit is None:
             unaligned += ranks
         for rank in ranks:
@@ -229,12 +230,16 @@ def _fit_units(calls: Sequence[CallTable], naming: Naming, units: list[int]) -> 
     )
 
 
-def _best_fit(calls: Sequence[CallTable], naming: Naming, reference: list[int], ranks: list[int]) -> ClockFit | None:
-    """Try the channels both sides use; the one whose ends agree best is one they share."""
+def _best_fit(reference_ends: Sequence[IntArray | None], calls: Sequence[CallTable]) -> ClockFit | None:
+    """Try the channels both sides use; the one whose ends agree best is one they share.
+
+    Args:
+        reference_ends: of each channel.
+        calls: of the clock's ranks.
+    """
     best: ClockFit | None = None
-    for channel in range(len(naming.channels)):
-        left = _unit_ends([calls[rank] for rank in reference], channel)
-        right = _unit_ends([calls[rank] for rank in ranks], channel)
+    for channel, left in enumerate(reference_ends):
+        right = None if left is None else _unit_ends(calls, channel)
         if left is None or right is None:
             continue
         fit = fit_clock(left, right)
@@ -259,7 +264,10 @@ def _unit_ends(calls: Sequence[CallTable], channel: int) -> IntArray | None:
 def _ends(calls: CallTable, channel: int) -> IntArray | None:
     """Return the sorted ends of a rank's calls on a channel."""
     ends = [value.end_ns for (name, _), value in calls.items() if name == channel]
-    return np.sort(np.concatenate(ends)) if ends else None
+    if not ends:
+        return None
+    times = ends[0] if len(ends) == 1 else np.concatenate(ends)
+    return times if (times[1:] >= times[:-1]).all() else np.sort(times)
 
 
 def _shift_all(calls: Sequence[CallTable], fits: Sequence[ClockFit | None]) -> list[CallTable]:

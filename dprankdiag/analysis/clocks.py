@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dprankdiag.analysis.statistics import median, quantile
+
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -62,11 +64,17 @@ class ClockFit:
 
     def apply(self, times_ns: IntArray) -> IntArray:
         """Carry times onto the reference clock, in integers throughout."""
-        elapsed = times_ns - self.origin_ns
+        return np.asarray(self._carry(times_ns))
+
+    def apply_once(self, time_ns: int) -> int:
+        """Carry one moment onto the reference clock."""
+        return int(self._carry(time_ns))
+
+    def _carry(self, times_ns: Any) -> Any:
         # Split so that elapsed * ppb cannot overflow: whole seconds and the rest.
-        seconds, rest = np.divmod(elapsed, 1_000_000_000)
+        seconds, rest = divmod(times_ns - self.origin_ns, 1_000_000_000)
         drift = seconds * self.drift_ppb + rest * self.drift_ppb // 1_000_000_000
-        return np.asarray(times_ns - self.offset_ns - drift)
+        return times_ns - self.offset_ns - drift
 
 
 def fit_clock(reference_ends: IntArray, ends: IntArray) -> ClockFit | None:
@@ -82,11 +90,12 @@ def fit_clock(reference_ends: IntArray, ends: IntArray) -> ClockFit | None:
     if min(len(reference_ends), len(ends)) < 8:
         return None
     fits: list[ClockFit] = []
+    typical_ns = float(np.median(np.diff(reference_ends)))
     for anchor, partner in _candidate_pairs(reference_ends, ends):
         if any(_leads_to(fit, int(reference_ends[anchor]), int(ends[partner])) for fit in fits):
             continue
         most_ns = HOPELESS * DISTINCT * (min((it.residual_ns for it in fits), default=np.inf) + 1)
-        fit = _grow(reference_ends, ends, anchor, partner, most_ns)
+        fit = _grow(reference_ends, ends, (anchor, partner), typical_ns, most_ns)
         if fit is not None and not any(_same_alignment(fit, other) for other in fits):
             fits.append(fit)
     if not fits:
@@ -104,14 +113,13 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
     width = min(PROBE, len(reference_ends) // 2, len(ends) // 2)
     steps = np.diff(ends)
     pairs: list[tuple[float, int, int]] = []
-    for share in (0.5, 0.25, 0.75):
-        anchor = int((len(reference_ends) - width) * share)
-        wanted = np.diff(reference_ends[anchor : anchor + width])
-        windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
-        some = np.unique(np.linspace(0, width - 2, ROUGH_POINTS).astype(np.int64))
-        rough = _score(windows, wanted, some)
+    anchors = [int((len(reference_ends) - width) * share) for share in (0.5, 0.25, 0.75)]
+    wanted = np.stack([np.diff(reference_ends[anchor : anchor + width]) for anchor in anchors])
+    windows = np.lib.stride_tricks.sliding_window_view(steps, width - 1)
+    some = np.unique(np.linspace(0, width - 2, ROUGH_POINTS).astype(np.int64))
+    for anchor, mine, rough in zip(anchors, wanted, _score(windows, wanted, some), strict=True):
         likely = np.sort(np.argsort(rough, kind="stable")[: ROUGH_CANDIDATES * CANDIDATES])
-        scores = _score(windows[likely], wanted, np.arange(width - 1))
+        scores = _score(windows[likely], mine[None], np.arange(width - 1))[0]
         best = np.argsort(scores, kind="stable")[:CANDIDATES]
         pairs.extend((float(scores[index]), anchor, int(likely[index])) for index in best)
     pairs.sort()
@@ -119,31 +127,42 @@ def _candidate_pairs(reference_ends: IntArray, ends: IntArray) -> list[tuple[int
 
 
 def _score(windows: IntArray, wanted: IntArray, points: IntArray) -> FloatArray:
-    """Measure how far the intervals of each window lie from those wanted, `(n_windows,)`, the median of some points."""
-    scores = np.empty(len(windows))
+    """Measure how far the intervals of each window lie from those wanted, the median of some points.
+
+    Args:
+        windows, wanted: `(n_windows, width)` and `(n_wanted, width)`.
+
+    Returns:
+        `(n_wanted, n_windows)`.
+    """
+    scores = np.empty((len(wanted), len(windows)))
     for low in range(0, len(windows), 4096):
         chunk = windows[low : low + 4096, points]
-        scores[low : low + 4096] = np.median(np.abs(chunk - wanted[points]), axis=1)
+        for number, mine in enumerate(wanted):
+            scores[number, low : low + 4096] = np.median(np.abs(chunk - mine[points]), axis=1)
     return scores
 
 
-def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int, most_ns: float) -> ClockFit | None:
+def _grow(
+    reference_ends: IntArray, ends: IntArray, begin: tuple[int, int], typical_ns: float, most_ns: float
+) -> ClockFit | None:
     """Refine a line through (reference, clock) pairs from one anchor outwards.
 
     Args:
+        begin: the anchor and its partner.
+        typical_ns: between two ends of the reference.
         most_ns: a residual beyond which the alignment is no rival of the best, and is given up.
     """
-    origin = int(ends[partner])
-    offset, drift = int(ends[partner] - reference_ends[anchor]), 0
-    typical = float(np.median(np.diff(reference_ends)))
-    span = max(64 * typical, 1.0)
+    origin = int(ends[begin[1]])
+    offset, drift = origin - int(reference_ends[begin[0]]), 0
+    span = max(64 * typical_ns, 1.0)
     fit: ClockFit | None = None
     for _ in range(40):
         trial = ClockFit(offset, drift, origin, 0, None, 0)
         near = np.abs(ends - origin) <= span
         moved = trial.apply(ends[near])
         index, distance = nearest(reference_ends, moved)
-        good = np.abs(distance) <= max(typical / 3, 1.0)
+        good = np.abs(distance) <= max(typical_ns / 3, 1.0)
         if good.sum() < 8:
             return fit
         points = FIT_POINTS if near.all() else GROW_POINTS
@@ -155,7 +174,7 @@ def _grow(reference_ends: IntArray, ends: IntArray, anchor: int, partner: int, m
         residual = np.abs(y - intercept - slope * x)
         offset += round(intercept)
         drift = round(slope * 1e9)
-        fit = ClockFit(offset, drift, origin, round(float(np.quantile(residual, AGREE))), None, int(good.sum()))
+        fit = ClockFit(offset, drift, origin, round(quantile(residual, AGREE)), None, int(good.sum()))
         if fit.residual_ns > most_ns:
             return None
         if near.all():
@@ -200,8 +219,8 @@ def find_densest_half(values: FloatArray) -> tuple[float, float]:
     # Neighbouring ranges as short count alike, so that rounding to ticks takes no side.
     longer = np.flatnonzero(widths[first:] > widths[first])
     last = first + (int(longer[0]) if len(longer) else len(widths) - first) - 1
-    inside = ordered[first : last + count]
-    return float(np.median(inside)), float(widths[first]) / 2
+    middle = float(ordered[(first + last + count - 1) // 2]) + float(ordered[(first + last + count) // 2])
+    return middle / 2, float(widths[first]) / 2
 
 
 def _reweighted_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
@@ -209,29 +228,27 @@ def _reweighted_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
     weights = np.ones(len(x))
     slope, intercept = 0.0, 0.0
     for _ in range(4):
-        mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
+        total = weights.sum()
+        mean_x, mean_y = (x * weights).sum() / total, (y * weights).sum() / total
         centred = x - mean_x
         power = float(np.sum(weights * centred**2))
         slope = float(np.sum(weights * centred * (y - mean_y))) / power if power > 0 else 0.0
         intercept = float(mean_y - slope * mean_x)
         distance = np.abs(y - intercept - slope * x)
-        scale = max(float(np.median(distance)) * 1.4826, 1.0)
+        scale = max(median(distance) * 1.4826, 1.0)
         weights = np.where(distance <= 2 * scale, 1.0, 2 * scale / np.maximum(distance, 1e-9)) ** 2
     return slope, intercept
 
 
 def _leads_to(fit: ClockFit, reference_ns: int, time_ns: int) -> bool:
     """Tell whether a fit puts two ends together, so that growing from them would only find it again."""
-    moved = int(fit.apply(np.array([time_ns], np.int64))[0])
-    return abs(moved - reference_ns) <= 4 * (fit.residual_ns + 50)
+    return abs(fit.apply_once(time_ns) - reference_ns) <= 4 * (fit.residual_ns + 50)
 
 
 def _same_alignment(left: ClockFit, right: ClockFit) -> bool:
     """Tell whether two fits put the same ends together (their lines cross within a small distance)."""
-    point = np.array([left.origin_ns], np.int64)
-    return abs(int(left.apply(point)[0]) - int(right.apply(point)[0])) <= 4 * (
-        left.residual_ns + right.residual_ns + 50
-    )
+    apart = abs(left.apply_once(left.origin_ns) - right.apply_once(left.origin_ns))
+    return apart <= 4 * (left.residual_ns + right.residual_ns + 50)
 
 
 def nearest(sorted_ns: IntArray, times_ns: IntArray) -> tuple[IntArray, IntArray]:

@@ -11,8 +11,8 @@ import numpy as np
 from dprankdiag.analysis.calls import FEWEST_AT_PLACE, Calls, Channel
 from dprankdiag.analysis.overlap import BESIDE_WORK, Halves, Overlap, stack_halves, stack_overlaps
 from dprankdiag.analysis.partitions import choose_partition
-from dprankdiag.analysis.partners import match_rows, match_sequences
-from dprankdiag.analysis.statistics import fit_slope, robust_sd
+from dprankdiag.analysis.partners import match_complete, match_sequences
+from dprankdiag.analysis.statistics import fit_slope, median, quantile, robust_sd
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -102,13 +102,12 @@ def match_channel(channel: Channel) -> tuple[list[MeetingSet], Refusal | None]:
     sets = []
     for group in partition:
         members = [calls[position] for position in group]
-        index = match_rows(members)
-        complete = index[(index >= 0).all(axis=1)]
+        complete = match_complete(members)
         if not len(complete):
             continue
         arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
         end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(members)], axis=1)
-        overlap = _stack_overlap([member.take(complete[:, k]) for k, member in enumerate(members)])
+        overlap = _stack_overlap(members, complete)
         meeting_set = MeetingSet(
             channel.name,
             channel.family,
@@ -182,16 +181,21 @@ def _ends_early(members: Sequence[Calls]) -> float:
     return float(np.mean([calls.end_ns < last for calls in members]))
 
 
-def _stack_overlap(members: Sequence[Calls]) -> Overlap | None:
-    """Put the members' overlaps side by side."""
+def _stack_overlap(members: Sequence[Calls], rows: IntArray | None = None) -> Overlap | None:
+    """Put the members' overlaps side by side.
+
+    Args:
+        rows: `(n, n_members)` the calls to take; all if not given.
+    """
     parts = [member.overlap for member in members if member.overlap is not None]
-    return stack_overlaps(parts) if len(parts) == len(members) else None
+    if len(parts) < len(members):
+        return None
+    return stack_overlaps(parts if rows is None else [part.take(rows[:, k]) for k, part in enumerate(parts)])
 
 
 def _is_local(calls: Sequence[Calls]) -> bool:
     """Tell whether each rank's calls take their own time, whatever the others do (a send that does not wait)."""
-    index = match_rows(calls)
-    complete = index[(index >= 0).all(axis=1)]
+    complete = match_complete(calls)
     arrival = np.stack([m.arrival_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
     end = np.stack([m.end_ns[complete[:, k]] for k, m in enumerate(calls)], axis=1)
     return _waits_for_none([(arrival, end)])
@@ -259,13 +263,12 @@ def _find_waiting(arrival: IntArray, end: IntArray) -> np.ndarray[Any, np.dtype[
     transfer = (end.max(axis=1) - last).astype(np.float64)
     transfer_noise = float(robust_sd(transfer))
     # Where transfers are long for a while, how long a call lasts tells of them and not of the wait.
-    usual = np.flatnonzero(np.abs(transfer - np.median(transfer)) <= USUAL_SPREAD * transfer_noise)
+    usual = np.flatnonzero(np.abs(transfer - median(transfer)) <= USUAL_SPREAD * transfer_noise)
     some = usual[np.unique(np.linspace(0, len(usual) - 1, _count_fitted(arrival.shape[1])).astype(np.int64))]
     for member in range(arrival.shape[1]):
         wait = (last - arrival[:, member]).astype(np.float64)
         duration = (end[:, member] - arrival[:, member]).astype(np.float64)
-        low, high = np.quantile(wait, [0.125, 0.875])
-        if high - low < max(4 * transfer_noise, 2_000.0):
+        if quantile(wait, 0.875) - quantile(wait, 0.125) < max(4 * transfer_noise, 2_000.0):
             continue
         slope, error = fit_slope(wait[some], duration[some])
         waits[member] = slope >= FOLLOWS - TOLD_APART * error

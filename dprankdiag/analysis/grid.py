@@ -15,7 +15,7 @@ import numpy as np
 from dprankdiag.analysis.beside import Beside, find_partners, relate_calls
 from dprankdiag.analysis.borders import Border, look_for_border
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.kinds import join_rare
+from dprankdiag.analysis.kinds import BROKEN, join_rare, sort_steps
 from dprankdiag.analysis.left_out import LeftOut, bound_skew
 from dprankdiag.analysis.participations import FORK, FULL, JOIN, JOINED, Participation
 from dprankdiag.analysis.segments import Segments
@@ -27,8 +27,8 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_STEPS = 3
 
-BLOCK, BLOCK_SHARE = 8, 1 / 8
-"""Ranks whose numbers are written together: as many as share a line of memory, and no more than this share of all,
+BLOCK, BLOCK_SHARE = 16, 1 / 8
+"""Ranks whose numbers are written together: as many as share two lines of memory, and no more than this share of all,
 since until then they are held twice."""
 
 
@@ -199,29 +199,17 @@ def build_grids(
         The grids, largest first, and the complete steps that were left out because their kind is rare or broken.
     """
     begin, stop = (_pass_joins(participations, edge) for edge in bound_steps(cut, position))
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    length = stop - begin
-    phases = _name_phases(segments, begin, stop)
-    names = _name_attention(segments, begin, stop)
-    for step in range(len(begin)):
-        if (length[step] != length[step, 0]).any() or length[step, 0] <= 0:
-            kinds.setdefault(("broken",), []).append(step)
-            continue
-        signature: tuple[object, ...] = tuple(
-            participations[rank].set_id[begin[step, rank] : stop[step, rank]].tobytes()
-            for rank in range(len(participations))
-        )
-        content = segments[0].content[begin[step, 0]].tobytes() if cut.basis == "meeting" else b""
-        kinds.setdefault((*signature, content, names[step], phases[step]), []).append(step)
+    kinds = sort_steps(participations, segments, begin, stop, cut.basis)
     grids = []
     left: list[int] = []
     for signature, steps in (kinds if cut.basis == "meeting" else join_rare(kinds, sets, FEWEST_STEPS)).items():
-        if signature[0] == "broken" or len(steps) < FEWEST_STEPS:
+        if signature == BROKEN or len(steps) < FEWEST_STEPS:
             left += steps
             continue
         kind = "meeting" if cut.basis == "meeting" else str(signature[-1])
         chosen = np.array(steps)
-        grids.append(_fill(participations, segments, sets, begin[chosen], int(length[chosen[0], 0]), chosen, kind))
+        n_positions = int(stop[steps[0], 0] - begin[steps[0], 0])
+        grids.append(_fill(participations, segments, sets, begin[chosen], n_positions, chosen, kind))
     grids.sort(key=lambda grid: -len(grid.number))
     return grids, bound_skew(participations, segments, begin, stop, np.array(left, np.int64))
 
@@ -248,50 +236,6 @@ def bound_steps(cut: Cut, position: Sequence[IntArray]) -> tuple[IntArray, IntAr
     return begin, stop
 
 
-def _name_phases(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[str]:
-    """Name every step after the attention kernels in it.
-
-    The first segment also holds the tail of the step before, so that it is left out where there are others.
-    """
-    begin = begin + (stop - begin > 1)
-    totals = []
-    for name in ("prefill", "decode", "in_graph"):
-        total = np.zeros(len(begin), np.int64)
-        for rank, member in enumerate(segments):
-            total += _count_within(getattr(member, name), begin[:, rank], stop[:, rank])
-        totals.append(total.tolist())
-    return [_phase(*counts) for counts in zip(*totals, strict=True)]
-
-
-def _name_attention(segments: Sequence[Segments], begin: IntArray, stop: IntArray) -> list[int]:
-    """Collect, for every step, which attention kernels ran on any rank (see `Segments.attention_names`)."""
-    begin = begin + (stop - begin > 1)
-    bits = np.zeros(len(begin), np.int64)
-    known = int(np.bitwise_or.reduce([np.bitwise_or.reduce(member.attention_names, initial=0) for member in segments]))
-    for value in range(3, 63):
-        if not (known >> value) & 1:
-            continue
-        counts = [((member.attention_names >> value) & 1).astype(np.int32) for member in segments]
-        within = [_count_within(c, begin[:, rank], stop[:, rank]) > 0 for rank, c in enumerate(counts)]
-        bits |= np.any(within, axis=0).astype(np.int64) << value
-    return [int(value) for value in bits]
-
-
-def _count_within(counts: np.ndarray[Any, np.dtype[np.int32]], begin: IntArray, stop: IntArray) -> IntArray:
-    total = np.concatenate([[0], np.cumsum(counts)])
-    return np.asarray(total[np.maximum(stop, begin)] - total[begin])
-
-
-def _phase(prefill: int, decode: int, graph: int) -> str:
-    if prefill and (decode or graph):
-        return "mixed"
-    if prefill:
-        return "prefill"
-    if graph:
-        return "decode graph"
-    return "decode" if decode else "step"
-
-
 def _fill(
     participations: Sequence[Participation],
     segments: Sequence[Segments],
@@ -303,9 +247,9 @@ def _fill(
 ) -> StepGrid:
     n_steps, n_ranks = begin.shape
     shape = (n_steps, n_positions, n_ranks)
-    arrays = {name: np.empty(shape, np.int64) for name in ("segment", "wait", "transfer", "own_transfer", "exit")}
+    arrays = {name: np.zeros(shape, np.int64) for name in ("segment", "wait", "transfer", "own_transfer", "exit")}
     components = {name: np.zeros(shape, np.int64) for name in COMPONENTS}
-    waits = np.ones(shape, bool)
+    waits = np.zeros(shape, bool)
     entry = np.empty((n_steps, n_ranks), np.int64)
     group = np.empty((n_positions, n_ranks), np.int64)
     start_ns = end_ns = np.empty(0, np.int64)
@@ -406,9 +350,13 @@ def _split_segments(segment: IntArray, own: Segments, index: IntArray) -> dict[s
 
 
 def _write_block(arrays: dict[str, Any], columns: dict[str, list[IntArray]], stop: int) -> None:
-    """Write what was found of the ranks before `stop`; several at a time, for they lie side by side in memory."""
+    """Write what was found of the ranks before `stop`; several at a time, for they lie side by side in memory.
+
+    Zeros are there already: an array that holds nothing else takes no memory until it is written.
+    """
     for name, parts in columns.items():
-        arrays[name][:, :, stop - len(parts) : stop] = np.stack(parts, axis=2)
+        if any(part.any() for part in parts):
+            arrays[name][:, :, stop - len(parts) : stop] = np.stack(parts, axis=2)
 
 
 def _find_layers(components: dict[str, IntArray]) -> tuple[IntArray, tuple[str, ...]]:

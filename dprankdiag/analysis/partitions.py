@@ -10,6 +10,7 @@ import numpy as np
 
 from dprankdiag.analysis.calls import Calls
 from dprankdiag.analysis.partners import match_rows
+from dprankdiag.analysis.statistics import median, quantile
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -122,7 +123,7 @@ def _partition_fit(calls: Sequence[Calls], groups: list[tuple[int, ...]]) -> _Fi
         early += min(_count_early(arrival, end), _count_early(arrival - offset, end - offset))
         shifted = transfer_scatter(arrival, end, offset)
         noise += min(transfer_scatter(arrival, end, None), shifted) * len(complete)
-        scatter += _mean_distance(transfer, np.median(transfer)) * len(complete)
+        scatter += _mean_distance(transfer, median(transfer)) * len(complete)
         weight += len(complete)
     if not weight:
         return _Fit(groups, 0.0, 1.0, np.inf, np.inf)
@@ -153,4 +154,4 @@ def transfer_scatter(arrival_ns: IntArray, end_ns: IntArray, offset_ns: IntArray
 
 def _mean_distance(values: np.ndarray[Any, Any], centre: Any) -> float:
     distance = np.abs(values - centre)
-    return float(np.minimum(distance, np.quantile(distance, 0.995)).mean())
+    return float(np.minimum(distance, quantile(distance, 0.995)).mean())

@@ -11,7 +11,7 @@ import numpy as np
 from dprankdiag.analysis.calls import Channel
 from dprankdiag.analysis.clocks import AGREE, find_densest_half
 from dprankdiag.analysis.collectives import MeetingSet
-from dprankdiag.analysis.partners import match_rows
+from dprankdiag.analysis.partners import match_complete
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -42,14 +42,14 @@ def sample_meetings(channels: Sequence[Channel], found: Sequence[Sequence[Meetin
     calls end together far closer than they begin.
     """
     groups = [item for channel, sets in zip(channels, found, strict=True) for item in _list_meetings(channel, sets)]
-    widest = max((len(ranks) for ranks, _, _ in groups), default=1)
+    widest = max((len(group.ranks) for group in groups), default=1)
     most = min(MOST_MEETINGS, max(FEWER_MEETINGS, MOST_CALLS // widest))
-    stride = max(1, -(-sum(len(end) for _, _, end in groups) // most))
+    stride = max(1, -(-sum(group.count for group in groups) // most))
     seen = []
-    for ranks, arrival, end in groups:
-        if len(end) >= FEWEST_MEETINGS * stride:
-            end = end[::stride]
-            seen.append(Ends(ranks, arrival[::stride], end, find_common_end(end)))
+    for group in groups:
+        if group.count >= FEWEST_MEETINGS * stride:
+            arrival, end = group.take(stride)
+            seen.append(Ends(group.ranks, arrival, end, find_common_end(end)))
     return seen
 
 
@@ -65,28 +65,58 @@ def _usual_offsets(times: IntArray) -> IntArray:
     return np.array([round(find_densest_half(mine)[0]) for mine in apart.T], np.int64)
 
 
-def _list_meetings(channel: Channel, sets: Sequence[MeetingSet]) -> list[tuple[tuple[int, ...], IntArray, IntArray]]:
-    """List ranks, arrivals and ends of the groups that meet on a channel."""
+@dataclass(frozen=True, slots=True)
+class _Meetings:
+    """Meetings of a group, of which some are taken: every member's arrivals and ends, and which rows of them meet.
+
+    Attributes:
+        arrival_ns, end_ns: one array a member.
+        rows: `(count, n_members)`.
+    """
+
+    ranks: tuple[int, ...]
+    arrival_ns: Sequence[IntArray]
+    end_ns: Sequence[IntArray]
+    rows: IntArray
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def take(self, stride: int) -> tuple[IntArray, IntArray]:
+        """Take arrivals and ends of every so many meetings, `(n, n_members)` each."""
+        rows = self.rows[::stride]
+        arrival, end = (
+            np.stack([mine[rows[:, k]] for k, mine in enumerate(times)], axis=1)
+            for times in (self.arrival_ns, self.end_ns)
+        )
+        return arrival, end
+
+
+def _list_meetings(channel: Channel, sets: Sequence[MeetingSet]) -> list[_Meetings]:
+    """List the meetings of the groups that meet on a channel."""
     if any(item.halves is not None for item in sets):
         # Receipts end when each rank looks for them, and tell nothing of its clock.
         return []
     members = [calls for calls in channel.calls if len(calls)]
     if len(members) < 2:
         return []
-    index = match_rows(members)
-    index = index[(index >= 0).all(axis=1)]
-    if 2 * len(index) >= max(len(calls) for calls in members):
-        arrival = np.stack([calls.arrival_ns[index[:, k]] for k, calls in enumerate(members)], axis=1)
-        end = np.stack([calls.end_ns[index[:, k]] for k, calls in enumerate(members)], axis=1)
-        if _end_together(arrival, end):
-            return [(tuple(calls.rank for calls in members), arrival, end)]
-    return [(item.ranks, item.arrival_ns, item.end_ns) for item in sets if item.waits.all()]
+    rows = match_complete(members)
+    if 2 * len(rows) >= max(len(calls) for calls in members):
+        ranks = tuple(calls.rank for calls in members)
+        whole = _Meetings(ranks, [calls.arrival_ns for calls in members], [calls.end_ns for calls in members], rows)
+        if _end_together(*whole.take(max(1, -(-whole.count // MOST_MEETINGS)))):
+            return [whole]
+    return [_list_matched(item) for item in sets if item.waits.all()]
+
+
+def _list_matched(item: MeetingSet) -> _Meetings:
+    rows = np.broadcast_to(np.arange(len(item.end_ns))[:, None], item.end_ns.shape)
+    return _Meetings(item.ranks, list(item.arrival_ns.T), list(item.end_ns.T), rows)
 
 
 def _end_together(arrival: IntArray, end: IntArray) -> bool:
     """Tell whether ends, each rank's own constant left out, lie much closer than arrivals."""
-    stride = max(1, -(-len(end) // MOST_MEETINGS))
-    arrival, end = arrival[::stride], end[::stride]
     return _measure_spread(end) <= TOGETHER * _measure_spread(arrival)
 
 

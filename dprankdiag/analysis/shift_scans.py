@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.analysis.shared_ends import Ends, find_common_end
+from dprankdiag.analysis.statistics import quantile
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -127,5 +128,5 @@ def _distances(part: Part, end_ns: IntArray, shift_ns: IntArray) -> FloatArray:
     last = np.maximum(part.outside_ns[:, None], part.inside_ns[:, None] + shift_ns)
     transfer = (end_ns[:, None] - last).astype(np.float64)
     distance = np.abs(transfer - np.median(transfer, axis=0))
-    limit = float(np.quantile(distance[:, int(np.argmin(np.abs(shift_ns)))], 1 - OUTERMOST / 2))
+    limit = quantile(distance[:, int(np.argmin(np.abs(shift_ns)))], 1 - OUTERMOST / 2)
     return np.asarray(np.minimum(distance, max(limit, 1.0)))

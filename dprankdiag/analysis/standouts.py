@@ -14,10 +14,12 @@ from dprankdiag.analysis.statistics import (
     MEDIAN_ERROR,
     BoolArray,
     FloatArray,
-    find_changes,
+    find_changes_each,
     find_events,
     find_high,
     find_two_levels,
+    may_be_high,
+    median,
     peer_median,
     robust_sd,
 )
@@ -106,19 +108,17 @@ def split_turns(series: FloatArray, least: float) -> tuple[list[Standout], Float
     Returns:
         The standouts, marking the upper steps, and the series with those steps set to the lower level.
     """
-    calm = series.copy()
-    marks = np.zeros(series.shape, bool)
     if len(series) < 4 * FEWEST_STEPS or series.shape[1] < 2:
-        return [], calm
+        return [], series
     excess = series - peer_median(series)
-    for rank in range(series.shape[1]):
-        upper = find_two_levels(excess[:, rank], least)
-        if upper is not None:
-            marks[:, rank] = upper
-            calm[upper, rank] -= np.median(excess[upper, rank]) - np.median(excess[~upper, rank])
+    marks = find_two_levels(excess, least)
     groups = group_by_steps(marks, np.flatnonzero(marks.any(axis=0)).tolist())
     if len(groups) != 1:
         return [], series
+    calm = series.copy()
+    for rank in np.flatnonzero(marks.any(axis=0)).tolist():
+        upper = marks[:, rank]
+        calm[upper, rank] -= median(excess[upper, rank]) - median(excess[~upper, rank])
     found = describe_burst(series, marks, groups[0], in_turn=False)
     return [replace(found, peaks=found.steps)], calm
 
@@ -146,8 +146,8 @@ def find_standouts(
         return []
     excess = series - peer_median(series)
     borders = {0, n_steps}
-    for rank in range(n_ranks):
-        borders.update(find_changes(excess[:, rank], least=least / 2))
+    for changes in find_changes_each(np.ascontiguousarray(excess.T), least=least / 2):
+        borders.update(changes)
     edges = _merge_close(sorted(borders), n_steps)
     parts: list[tuple[int, int, BoolArray]] = []
     best = _best_levels(series, edges) if own_past and len(edges) > 2 else None
@@ -179,22 +179,19 @@ def _merge_close(edges: list[int], n_steps: int) -> list[int]:
     return [*kept, n_steps]
 
 
-def _levels(series: FloatArray) -> tuple[FloatArray, FloatArray]:
-    levels = np.median(series, axis=0)
-    spread = np.asarray(robust_sd(series, axis=0))
-    return levels, MEDIAN_ERROR * spread / np.sqrt(len(series))
-
-
 def _judge(series: FloatArray, prior_sd: float, least: float, halves: Sequence[BoolArray]) -> BoolArray:
     if len(series) < FEWEST_STEPS // 2:
         return np.zeros(series.shape[1], bool)
-    levels, errors = _levels(series)
+    levels = np.median(series, axis=0)
+    if not may_be_high(levels, least):
+        return np.zeros(series.shape[1], bool)
+    errors = MEDIAN_ERROR * np.asarray(robust_sd(series, axis=0)) / np.sqrt(len(series))
     return find_high(levels, errors, prior_sd, least, halves).mask
 
 
 def _describe(series: FloatArray, first: int, stop: int, mask: BoolArray, prior_sd: float) -> Standout:
     part = series[first:stop]
-    levels, _ = _levels(part)
+    levels = np.median(part, axis=0)
     centre = float(np.median(levels[~mask])) if (~mask).any() else float(np.median(levels))
     marks = np.zeros(series.shape, bool)
     marks[first:stop, mask] = True
@@ -214,9 +211,7 @@ def find_stalls(series: FloatArray, least: float, *, pooled: bool = False) -> Bo
     Returns:
         `(n_steps, n_ranks)`.
     """
-    excess = series - peer_median(series)
-    scale = float(np.median(robust_sd(excess, axis=0))) if pooled else None
-    return np.stack([find_events(excess[:, rank], least, scale) for rank in range(series.shape[1])], axis=1)
+    return find_events(series - peer_median(series), least, pooled=pooled)
 
 
 def find_bursts(

@@ -51,6 +51,9 @@ READERS: Mapping[str, Callable[[Path], Readable]] = {
 _WORTH_PROCESSES_BYTES = 16 << 20
 """From so many bytes of torch traces on, most of them packed, processes take less time than it takes to start them."""
 
+_WORTH_THREADS_BYTES = 4 << 20
+"""From so many bytes of bundles on, threads unpack them in less time than it takes to start them."""
+
 Progress = Callable[[str, float | None], None]
 
 
@@ -116,7 +119,8 @@ def _read_all(paths: Sequence[Path], jobs: int | None, stack: ExitStack, pattern
     """Read one by one, so that an interrupt ends it at once, or several at a time; what has not begun is given up.
 
     Large torch traces are read in processes of their own, for Python reads them event by event. All else spends its
-    time in numpy, which threads share.
+    time outside of Python, which threads share; where nobody asked, they share bundles only, each of which is read in
+    a moment.
     """
     read = partial(_try_reading, patterns=patterns)
     slow = [path for path in paths if path != STDIN and _is_slow(path)]
@@ -126,7 +130,7 @@ def _read_all(paths: Sequence[Path], jobs: int | None, stack: ExitStack, pattern
         stack.callback(workers.shutdown, cancel_futures=True)
         begun = {path: workers.submit(read, path) for path in slow}
         return (_await(begun[path], partial(read, path)) if path in begun else read(path) for path in paths)
-    if (jobs or 1) <= 1:
+    if asked <= 1 or (jobs is None and not _are_many_bundles(paths)):
         return map(read, paths)
     pool = ThreadPoolExecutor(asked)
     stack.callback(pool.shutdown, cancel_futures=True)
@@ -143,6 +147,13 @@ def _is_slow(path: Path) -> bool:
         return sniff(path) == TORCH_JSON
     except (InputError, UsageError):
         return False
+
+
+def _are_many_bundles(paths: Sequence[Path]) -> bool:
+    """Tell whether there are bundles only, so many or so large that threads read them faster."""
+    if len(paths) < 2 or not all(path != STDIN and is_bundle(path) for path in paths):
+        return False
+    return sum(path.stat().st_size for path in paths if path.exists()) >= _WORTH_THREADS_BYTES
 
 
 def _await(reading: Future[Result], read: Callable[[], Result]) -> Result:

@@ -80,6 +80,8 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     lost = [_in_time(seen, row) for row in shares.lost]
     measured, balanced = _in_time(seen, shares.measured), _in_time(seen, shares.balanced)
     noise = _measure_noise(seen, balanced)
+    alone = shares.balanced if len(priced) == 1 else None
+    more = [_more_at_most(seen, claim, alone) for claim in priced]
     event = np.zeros(seen.n_steps, bool)
     for claim in claims:
         if claim.when in ("burst", "periodic") or claim.who == "rotating":
@@ -90,8 +92,9 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
     findings: list[Finding] = []
     losses: list[StepLoss | None] = []
     kept = np.zeros(seen.n_steps)
-    for claim, row in zip(priced, lost, strict=True):
-        finding = _make_finding(seen, claim, row, measured, noise, causes, trusted)
+    for claim, row, beyond in zip(priced, lost, more, strict=True):
+        interval = _bound(row, measured, noise, [claim], beyond) if trusted else None
+        finding = _make_finding(seen, claim, row, measured, interval, causes)
         if finding is not None:
             findings.append(finding)
             losses.append(StepLoss(row, np.where(claim.steps, claim.spread_ns, 0.0), claim.steps) if trusted else None)
@@ -107,7 +110,7 @@ def price(seen: Observations, claims: Sequence[Claim], causes: Mapping[str, Caus
         round(float(total.sum())) if trusted else None,
         round(float((total - kept).sum())) if trusted else None,
         round(max(float((shares.balanced - shares.even).sum()), 0.0)) if trusted else None,
-        _bound(seen, total, measured, noise, priced) if trusted else None,
+        _bound(total, measured, noise, priced, sum(more)) if trusted else None,
         error,
         hidden / float(shares.measured.sum()),
         _spike_ratio(seen, measured, balanced),
@@ -137,10 +140,10 @@ def _make_finding(
     claim: Claim,
     lost: FloatArray,
     measured: FloatArray,
-    noise: FloatArray,
+    interval: Interval | None,
     causes: Mapping[str, Cause],
-    trusted: bool,
 ) -> Finding | None:
+    """Make a finding of a claim that costs enough; without an interval its price is not trusted, and not told."""
     covered = np.flatnonzero(claim.steps)
     window = slice(int(covered[0]), int(covered[-1]) + 1)
     lost_ns = float(lost.sum())
@@ -152,7 +155,7 @@ def _make_finding(
     bare = _unpriced(seen, claim, causes)
     span = bare.window
     wide = window.stop - window.start >= WINDOW_STEPS or span.end_ns - span.start_ns >= WINDOW_NS
-    interval = _bound(seen, lost, measured, noise, [claim])
+    trusted = interval is not None
     when = _refine_when(claim.when, lost)
     return replace(
         bare,
@@ -161,17 +164,17 @@ def _make_finding(
         lost_ns=round(lost_ns) if trusted else None,
         lost_ratio=ratio if trusted else None,
         window_lost_ratio=window_ratio if trusted else None,
-        interval=interval if trusted else None,
+        interval=interval,
         recoverable_ns=round(lost_ns) if trusted else None,
         onset_ns=span.start_ns if when == "onset" else None,
         summary=_summarise(claim, lost, ratio, int(claim.steps.sum())),
         evidence=(*claim.evidence, *_prove_onset(seen, claim)),
-        remedies=list_remedies(causes[claim.cause], Gain(ratio, interval, claim.basis) if trusted else UNTRUSTED),
+        remedies=list_remedies(causes[claim.cause], Gain(ratio, interval, claim.basis) if interval else UNTRUSTED),
     )
 
 
 def _bound(
-    seen: Observations, lost: FloatArray, measured: FloatArray, noise: FloatArray, claims: Sequence[Claim]
+    lost: FloatArray, measured: FloatArray, noise: FloatArray, claims: Sequence[Claim], more_ns: float
 ) -> Interval:
     """Bound what claims cost, as a share of the measured time.
 
@@ -181,6 +184,7 @@ def _bound(
     Args:
         lost, measured: `(n_steps,)`.
         noise: `(n_steps,)` by how much steps differ without the faults.
+        more_ns: by how much more the claims cost at most (see `_more_at_most`).
     """
     wall, whole = float(measured.sum()), float(lost.sum())
     covered = np.any([claim.steps for claim in claims], axis=0) if claims else np.zeros(len(lost), bool)
@@ -188,15 +192,20 @@ def _bound(
     unknown = sum((claim.spread_ns * int(claim.steps.sum())) ** 2 for claim in claims)
     model = load_calibration().model_error_ratio * whole
     beyond = NORMAL_90 * float(np.sqrt(unknown + model**2))
-    high = float(np.hypot(high, beyond)) + sum(_more_at_most(seen, claim) for claim in claims)
+    high = float(np.hypot(high, beyond)) + more_ns
     return max(whole - float(np.hypot(low, beyond)), 0.0) / wall, min((whole + high) / wall, 1.0)
 
 
-def _more_at_most(seen: Observations, claim: Claim) -> float:
-    """Sum by how much more a claim costs if all is its that may be, ns."""
+def _more_at_most(seen: Observations, claim: Claim, without: FloatArray | None) -> float:
+    """Sum by how much more a claim costs if all is its that may be, ns.
+
+    Args:
+        without: `(n_steps,)` the steps with this claim alone undone, by grid; None if they were not replayed.
+    """
     if not claim.most:
         return 0.0
-    return max(float((replay_with(seen.grids, claim.undo) - replay_with(seen.grids, claim.most)).sum()), 0.0)
+    undone = replay_with(seen.grids, claim.undo) if without is None else without
+    return max(float((undone - replay_with(seen.grids, claim.most)).sum()), 0.0)
 
 
 def _unpriced(seen: Observations, claim: Claim, causes: Mapping[str, Cause]) -> Finding:

@@ -193,8 +193,10 @@ def _read(archive: zipfile.ZipFile, held: set[str], folder: str, table: Table, w
     name = f"{folder}{table.name}{TABLE_SUFFIX}"
     if name not in held:
         return table.empty()
+    # Arrow's own allocator gives back at once what the next column asks for again; the C library keeps it.
+    pa.set_memory_pool(pa.system_memory_pool())
     try:
-        read = pq.read_table(BytesIO(archive.read(name)), use_threads=False)
+        read = pq.ParquetFile(pa.BufferReader(archive.read(name)), pre_buffer=False).read(use_threads=False)
         columns = table.check({name: read.column(name).to_numpy() for name in read.column_names})
     except (pa.ArrowException, OSError) as error:
         raise DamagedInput("not a Parquet table", where=f"{where}/{name}", mend=_AGAIN) from error

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dprankdiag.analysis import partners
 from dprankdiag.analysis.calls import extract_calls, form_channels, split_by_place, split_by_row_before
 from dprankdiag.analysis.collectives import Refusal, match_channel
 from dprankdiag.analysis.partitions import choose_partition
-from dprankdiag.analysis.partners import match_rows
+from dprankdiag.analysis.partners import match_complete, match_rows
 from dprankdiag.model.traces import MESSAGES
 from tests.analysis.builders import EPOCH_NS, Array, Row, arrive, calls, channel, lane, meet, naming, to_calls
 
@@ -27,6 +28,22 @@ def test_calls_of_all_ranks_meet_one_by_one() -> None:
     np.testing.assert_array_equal(found.arrival_ns, arrival)
     np.testing.assert_array_equal(found.end_ns, meet(arrival))
     assert found.waits.all()
+
+
+@pytest.mark.parametrize("block_calls", [1, 90, 1 << 16])
+def test_calls_meet_in_order_however_many_ranks_are_looked_at_together(
+    block_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partners, "BLOCK_CALLS", block_calls)
+    arrival = arrive(40, 5)
+    end = meet(arrival)
+    members = [calls(rank, arrival[:, rank], end[:, rank]) for rank in range(5)]
+    assert (match_rows(members) == np.arange(40)[:, None]).all()
+    members[4] = calls(4, arrival[1:, 4], end[1:, 4])
+    assert np.array_equal(match_complete(members), np.stack([np.arange(1, 40)] * 4 + [np.arange(39)], axis=1))
+    members[4] = calls(4, np.append(arrival[1:, 4], end[-1, 4] + 10**6), np.append(end[1:, 4], end[-1, 4] + 10**7))
+    assert (match_rows(members)[1:, 4] == np.arange(39)).all()
+    assert match_rows(members)[0, 4] == -1
 
 
 def test_a_lost_row_spoils_one_meeting_and_not_the_rest() -> None:

@@ -6,21 +6,52 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from dprankdiag.analysis.statistics import (
+    CHANGE_SCORE,
+    EVENT_SCORE,
+    OUTLIER_SCORE,
+    PRIOR_WEIGHT,
     bootstrap_sum,
     draw_blocks,
     find_changes,
+    find_changes_each,
     find_events,
     find_high,
+    find_two_levels,
+    may_be_high,
+    median,
     noise_sd,
     peer_median,
+    quantile,
     robust_sd,
 )
 from tests.analysis.builders import Array
 
 NO_ERROR = np.zeros(8)
 PRIOR, LEAST = 0.01, 0.02
+
+
+numbers = st.floats(-1e300, 1e300) | st.integers(-3, 3).map(float) | st.just(float("nan"))
+samples = arrays(np.float64, st.integers(1, 40), elements=numbers)
+
+
+@given(samples | arrays(np.float64, (5, 4), elements=numbers) | arrays(np.int64, st.integers(1, 40)))
+def test_the_median_is_that_of_numpy(values: Array) -> None:
+    with np.errstate(all="ignore"):
+        np.testing.assert_equal(median(values), float(np.median(values)))
+
+
+@given(samples, st.floats(0, 1))
+def test_a_quantile_is_that_of_numpy(values: Array, share: float) -> None:
+    with np.errstate(all="ignore"):
+        np.testing.assert_equal(quantile(values, share), float(np.quantile(values, share)))
+
+
+def test_the_median_of_nothing_is_unknown() -> None:
+    with pytest.warns(RuntimeWarning):
+        assert np.isnan(median(np.zeros(0)))
 
 
 def test_the_robust_deviation_of_normal_numbers_is_theirs() -> None:
@@ -218,3 +249,95 @@ def test_of_two_far_out_both_are_found_and_nobody_else(seed: int, first: float, 
     order = random.permutation(len(levels))
     found = find_high(levels[order], np.full(len(levels), 0.002), 0.01, 0.03).mask
     np.testing.assert_array_equal(found, order >= len(QUIET))
+
+
+def draw_ranks(seed: int, n_steps: int = 60, n_ranks: int = 6) -> Array:
+    """Draw series of ranks of which some shift, go to and fro, have single high steps, or stand still."""
+    random = np.random.default_rng(seed)
+    series = random.normal(0, random.choice([0.002, 0.01, 0.1]), (n_steps, n_ranks)) + random.choice([0.0, 1.0, 1e6])
+    series[random.integers(n_steps) :, 0] += random.choice([0.0, 0.2, 1.0])
+    series[::2, 1] += random.choice([0.0, 0.3])
+    series[random.integers(0, n_steps, 3), 2] += random.choice([0.0, 2.0])
+    series[:, 3] = np.round(series[:, 3], 1)
+    series[:, 4] = series[0, 4]
+    return np.asarray(series)
+
+
+def find_changes_slowly(series: Array, least: float, shortest: int = 10) -> list[int]:
+    """Look for the place where the means on both sides differ most, then on each side of it."""
+    scale = 1.4826 * np.median(np.abs(np.diff(series) - np.median(np.diff(series)))) / np.sqrt(2)
+    if scale == 0 and np.ptp(series) == 0:
+        return []
+    clipped = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(series, 2, "edge"), 5), axis=1)
+
+    def search(low: int, high: int) -> list[int]:
+        places = range(low + shortest, high - shortest + 1)
+        shifts = [abs(clipped[place:high].mean() - clipped[low:place].mean()) for place in places]
+        scores = [
+            shift / (max(scale, 1e-12) * np.sqrt(1 / (place - low) + 1 / (high - place)))
+            for shift, place in zip(shifts, places, strict=True)
+        ]
+        best = int(np.argmax(scores)) if scores else 0
+        if not scores or scores[best] < CHANGE_SCORE or shifts[best] < least:
+            return []
+        return [*search(low, places[best]), places[best], *search(places[best], high)]
+
+    return search(0, len(series))
+
+
+@given(seed=st.integers(0, 2**32), least=st.sampled_from([0.0, 0.01, 0.15, 0.5]))
+def test_shifts_of_many_series_are_those_of_each_by_the_slow_search(seed: int, least: float) -> None:
+    series = np.delete(draw_ranks(seed), 3, axis=1).T  # of rounded numbers several places would be best
+    series = series - 1e6 * (series > 1e5)  # beside such a number a sum keeps less of the differences
+    assert find_changes_each(series, least=least) == [find_changes_slowly(mine, least) for mine in series]
+
+
+@given(seed=st.integers(0, 2**32), least=st.sampled_from([0.0, 0.05, 0.5]), pooled=st.booleans())
+def test_events_of_many_series_are_those_of_each(seed: int, least: float, pooled: bool) -> None:
+    series = draw_ranks(seed)
+    scales = [robust_sd(mine) for mine in series.T]
+    expected = [
+        mine - np.median(mine) > max(EVENT_SCORE * (np.median(scales) if pooled else scale), least)
+        for mine, scale in zip(series.T, scales, strict=True)
+    ]
+    np.testing.assert_array_equal(find_events(series, least, pooled=pooled), np.stack(expected, axis=1))
+
+
+def test_ranks_that_go_to_and_fro_are_told_from_those_that_shift_or_scatter() -> None:
+    series = np.random.default_rng(8).normal(0, 0.01, (60, 4))
+    series[::2, 1] += 0.5
+    series[30:, 2] += 0.5
+    marks = find_two_levels(series, 0.1)
+    assert np.flatnonzero(marks.any(axis=0)).tolist() == [1]
+    assert np.flatnonzero(marks[:, 1]).tolist() == list(range(0, 60, 2))
+    assert not find_two_levels(series, 0.6).any()
+
+
+def find_high_slowly(levels: Array, errors: Array, prior_sd: float, least: float) -> Array:
+    """Try every number of high ranks, from one to fewer than half; the last that passes counts."""
+    order, found = np.argsort(levels), np.zeros(len(levels), bool)
+    for count in range(1, (len(levels) + 1) // 2):
+        rest, weakest = levels[order[:-count]], order[-count]
+        squares = ((rest - rest.mean()) ** 2).sum()
+        spread = np.sqrt((PRIOR_WEIGHT * prior_sd**2 + squares) / (PRIOR_WEIGHT + len(rest) - 1))
+        excess = levels[weakest] - np.median(rest)
+        if excess > max(OUTLIER_SCORE * np.hypot(spread, errors[weakest]), least) and (
+            levels[weakest] - rest.max() > 2 * spread
+        ):
+            found = np.isin(np.arange(len(levels)), order[-count:])
+            found &= levels - np.median(rest) > 0.2 * (levels.max() - np.median(rest))
+    return found
+
+
+@given(seed=st.integers(0, 2**32), n_ranks=st.integers(3, 40), far=st.floats(0.0, 1.0), spread=st.floats(0, 0.03))
+def test_high_ranks_are_those_of_the_loop_over_all_their_numbers(
+    seed: int, n_ranks: int, far: float, spread: float
+) -> None:
+    random = np.random.default_rng(seed)
+    levels = 1 + random.normal(0, spread, n_ranks)
+    levels[: n_ranks // 4] += far * random.uniform(0.3, 1, n_ranks // 4)
+    errors = random.uniform(0, 0.01, n_ranks)
+    found = find_high(levels, errors, PRIOR, LEAST).mask
+    if 2 * found.sum() < n_ranks:
+        np.testing.assert_array_equal(found, find_high_slowly(levels, errors, PRIOR, LEAST))
+    assert may_be_high(levels, LEAST) or not found.any()

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -13,11 +14,15 @@ import pytest
 from dprankdiag.errors import DamagedInput, InputError, UsageError
 from dprankdiag.harness.suites import WORLDS, write_world
 from dprankdiag.model.diagnosis import Diagnosis
+from dprankdiag.model.sources import Reading
+from dprankdiag.pipelines import inputs
 from dprankdiag.pipelines.diagnose import Options, diagnose, list_kernels
 from dprankdiag.pipelines.digest import Digested, digest, name_bundles
+from dprankdiag.pipelines.inputs import read_inputs
 from dprankdiag.store.bundle import load_bundle, pack_bundle
 from dprankdiag.store.digests import read_digests
 from tests import builders
+from tests.readers.checks import assert_equal
 
 Digest = Callable[[list[Path]], tuple[list[Path], list[Digested]]]
 
@@ -63,6 +68,29 @@ def test_joined_digests_give_the_verdict_of_the_traces(
     assert [source.kind for source in joined.inputs] == ["digest"] * len(paths)
     assert [source.ranks for source in joined.inputs] == [source.ranks for source in told.inputs]
     assert sum(len(one.content) for one in found) < sum(path.stat().st_size for path in paths) / 5
+
+
+def test_many_digests_are_unpacked_by_threads_to_the_same_end(
+    tmp_path: Path, digest_all: Digest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles, _ = digest_all(write_world(WORLDS["one_file_per_rank_clock"], tmp_path / "traces"))
+    bundles[2].write_bytes(b"PK")
+    unpacked: list[str] = []
+
+    def note(path: Path, patterns: str) -> tuple[Reading, ...]:
+        unpacked.append(current_thread().name)
+        return read_digests(path, patterns)
+
+    monkeypatch.setattr(inputs, "read_digests", note)
+    alone = read_inputs(bundles, jobs=1)
+    monkeypatch.setattr(inputs, "_WORTH_THREADS_BYTES", 0)
+    shared = read_inputs(bundles)
+    here = [name == current_thread().name for name in unpacked]
+    assert here == [True] * len(bundles) + [False] * len(bundles)
+    assert len(alone.readings) == len(bundles) - 1
+    assert shared.unusable == alone.unusable
+    for one, other in zip(alone.readings, shared.readings, strict=True):
+        assert_equal(one, other)
 
 
 def test_kernels_are_kept_one_by_one_where_collectives_run_beside_work(tmp_path: Path, digest_all: Digest) -> None:

@@ -23,7 +23,7 @@ def assert_equal(one: Reading, other: Reading) -> None:
     assert one.names == other.names
     for table, columns in one.tables.items():
         for name, values in columns.items():
-            assert (values == other.tables[table][name]).all(), (table, name)
+            np.testing.assert_array_equal(values, other.tables[table][name], f"{table}, {name}")
 
 
 def check_tables(reading: Reading) -> None:
