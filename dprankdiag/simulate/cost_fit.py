@@ -16,6 +16,7 @@ from dprankdiag.analysis.statistics import draw_blocks
 from dprankdiag.simulate.base import FloatArray, IntArray
 from dprankdiag.simulate.cost_times import GUESSED_SHARES, LIFT_RATIO, Observed, Times, list_times
 from dprankdiag.simulate.costs import TERMS, FittedCosts
+from dprankdiag.simulate.pace import RecordedPace
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
@@ -96,8 +97,7 @@ def _approach(
     terms = _begin(traffic, observed, guess)
     best: tuple[float, FloatArray, Times] | None = None
     for turn in range(ROUNDS):
-        outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(terms.tolist())))
-        times = list_times(site, outcome, observed)
+        times = _serve_in_time(site, traffic, observed, terms)
         if len(times.target) < LEAST_ROWS:
             return None
         error = times.measure(terms)
@@ -112,14 +112,26 @@ def _approach(
     return best
 
 
+def _serve_in_time(site: Site, traffic: Traffic, observed: Observed, terms: FloatArray) -> Times:
+    """Serve the requests where they were, in the time of the recorded run, and list the steps in their times.
+
+    Where others decode, the first token waits for more than steps, and costs alone keep the time.
+    """
+    pace = None if site.decoders else RecordedPace(observed.first_ns, observed.end_ns)
+    return list_times(
+        site, serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(terms.tolist())), pace=pace), observed
+    )
+
+
 def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, terms: FloatArray, times: Times) -> Fit:
     draws = _draw_terms(times, terms, error)
     # The mean of what the times allow is safer than the corner that fits best, if it fits as well.
     for chosen in (draws.mean(axis=0), terms):
-        outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(chosen.tolist())))
-        again = list_times(site, outcome, observed)
+        again = _serve_in_time(site, traffic, observed, chosen)
         if again.measure(chosen) <= SURE_RATIO * error + SURE_ERROR:
             break
+    outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(chosen.tolist())))
+    again = list_times(site, outcome, observed)
     miss_ratio = max(_miss(outcome, observed), again.miss_windows(chosen))
     return Fit(chosen, draws, len(times.target), _hold_out(times, terms), miss_ratio, outcome)
 
