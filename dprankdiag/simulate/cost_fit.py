@@ -12,25 +12,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprankdiag.analysis.statistics import draw_blocks
-from dprankdiag.simulate.base import FloatArray, IntArray
-from dprankdiag.simulate.cost_times import GUESSED_SHARES, LIFT_RATIO, Observed, Times, list_times
+from dprankdiag.simulate.base import FloatArray
+from dprankdiag.simulate.cost_times import (
+    GUESSED_SHARES,
+    LIFT_RATIO,
+    LOOSE,
+    SHARP,
+    Observed,
+    Precision,
+    Times,
+    list_times,
+)
 from dprankdiag.simulate.costs import TERMS, FittedCosts
 from dprankdiag.simulate.pace import RecordedPace
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, serve_again
 from dprankdiag.simulate.world_tables import Outcome
 
-ROUNDS = 7
-"""Times that requests are served again at most; most logs are fitted after four."""
+REACH_STEPS = 4
+"""How far a run that is kept in time looks ahead when its costs are near."""
 
-ENOUGH = 1e-3
-"""A round that lowers the error by less than this share is the last."""
+ROUNDS: tuple[tuple[int | None, Precision], ...] = (
+    *((None, LOOSE),) * 3,
+    *((REACH_STEPS, LOOSE),) * 2,
+    *((REACH_STEPS, SHARP),) * 3,
+)
+"""Times that requests are served again: how far it looks ahead, and how exactly it is looked at. Costs come from far
+away, so that the first rounds take the pace of steps from the record alone. Those with the last precision count."""
 
-FREE_ROUNDS = 4
-"""Rounds that may do worse than the one before: the first ones come from far away. Later ones go half the way."""
-
-GOOD_RATIO = 0.005
-"""With an error of at most this no other beginning is tried."""
+GOOD_RATIO = 0.05
+"""With an error of at most this, which is what the scatter of steps alone makes, no other beginning is tried."""
 
 SURE_RATIO, SURE_ERROR = 1.5, 0.01
 """Drawn terms may miss the times by so much more than the best do, and by so much in any case."""
@@ -96,35 +106,39 @@ def _approach(
     """Serve and solve in turn; returns the least error, its terms, and the times as served with them."""
     terms = _begin(traffic, observed, guess)
     best: tuple[float, FloatArray, Times] | None = None
-    for turn in range(ROUNDS):
-        times = _serve_in_time(site, traffic, observed, terms)
+    for reach_steps, precision in ROUNDS:
+        times = _serve_in_time(site, traffic, observed, terms, reach_steps, precision)
         if len(times.target) < LEAST_ROWS:
             return None
         error = times.measure(terms)
-        better = best is None or error < best[0]
-        improves = best is None or error < best[0] * (1 - ENOUGH)
-        if better:
+        if precision is SHARP and (best is None or error < best[0]):
             best = (error, terms, times)
-        if turn >= FREE_ROUNDS and not improves:
-            break
-        solved = times.search(terms, leans)
-        terms = solved if turn < FREE_ROUNDS else (solved + terms) / 2
+        terms = times.search(terms, leans)
     return best
 
 
-def _serve_in_time(site: Site, traffic: Traffic, observed: Observed, terms: FloatArray) -> Times:
+def _serve_in_time(
+    site: Site,
+    traffic: Traffic,
+    observed: Observed,
+    terms: FloatArray,
+    reach_steps: int | None = REACH_STEPS,
+    precision: Precision = SHARP,
+) -> Times:
     """Serve the requests where they were, in the time of the recorded run, and list the steps in their times.
 
     Where others decode, the first token waits for more than steps, and costs alone keep the time.
     """
-    pace = None if site.decoders else RecordedPace(observed.first_ns, observed.end_ns)
-    return list_times(
-        site, serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(terms.tolist())), pace=pace), observed
-    )
+    costs = FittedCosts(tuple(terms.tolist()))
+    if site.decoders:
+        return list_times(site, serve_again(site, traffic, AS_RECORDED, costs), observed)
+    pace = RecordedPace(observed.first_ns, observed.end_ns, reach_steps)
+    return list_times(site, serve_again(site, traffic, AS_RECORDED, costs, pace=pace), observed, precision)
 
 
 def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, terms: FloatArray, times: Times) -> Fit:
     draws = _draw_terms(times, terms, error)
+    loosely = _serve_in_time(site, traffic, observed, terms, precision=LOOSE)
     # The mean of what the times allow is safer than the corner that fits best, if it fits as well.
     for chosen in (draws.mean(axis=0), terms):
         again = _serve_in_time(site, traffic, observed, chosen)
@@ -133,7 +147,7 @@ def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, term
     outcome = serve_again(site, traffic, AS_RECORDED, FittedCosts(tuple(chosen.tolist())))
     again = list_times(site, outcome, observed)
     miss_ratio = max(_miss(outcome, observed), again.miss_windows(chosen))
-    return Fit(chosen, draws, len(times.target), _hold_out(times, terms), miss_ratio, outcome)
+    return Fit(chosen, draws, len(times.target), _hold_out(loosely, terms), miss_ratio, outcome)
 
 
 def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArray:
@@ -153,25 +167,24 @@ def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArra
 def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:
     """Draw terms that explain the times as well as the best do, `(DRAWS, len(TERMS))`.
 
-    Each draw resamples blocks of neighbouring times. Where times cannot tell terms apart (all requests alike, say), it
-    leans on a guess of its own: a random split of the time among the terms, which weighs as much as noise of the size
-    that the fit leaves. So what is told is what the times tell, and what they do not tell scatters.
+    Each draw is of times that scatter anew, as much as the fit leaves. Where times cannot tell terms apart (all
+    requests alike, say), it leans on a guess of its own: a random split of the time among the terms, which weighs as
+    much as noise of the size that the fit leaves. So what is told is what the times tell, and what they do not tell
+    scatters.
     """
     generator = np.random.default_rng(0)
     most = times.bound()
     mean_guess, lean = times.lean(terms)
     good = SURE_RATIO * error + SURE_ERROR
 
-    def solve(guess: FloatArray, chosen: IntArray | None, other: FloatArray) -> FloatArray:
-        found = times.solve(terms + LIFT_RATIO * guess, chosen, guess, lean)
+    def solve(guess: FloatArray, noise: FloatArray | None, other: FloatArray) -> FloatArray:
+        found = times.solve(terms + LIFT_RATIO * guess, None, guess, lean, noise)
         return found if times.measure(found) <= good else other
 
     likely = solve(mean_guess, None, terms)
     guesses = most * generator.dirichlet(GUESSED_SHARES, DRAWS)
-    drawn = [
-        solve(guess, draw, solve(guess, None, likely))
-        for guess, draw in zip(guesses, draw_blocks(len(times.target), DRAWS), strict=True)
-    ]
+    noises = times.spread(terms) * generator.standard_normal((DRAWS, len(times.target)))
+    drawn = [solve(guess, noise, solve(guess, None, likely)) for guess, noise in zip(guesses, noises, strict=True)]
     return np.stack(drawn)
 
 

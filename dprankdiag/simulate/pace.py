@@ -18,18 +18,18 @@ MOST_STRETCH = 4
 """A step lasts at most so many times as long as its costs say, and at least that part of it: what was recorded may be
 of other steps."""
 
-NEAR_STEPS = 4
-"""Moments farther ahead than this do not say how long the next step takes: those in between may be of another kind."""
-
 
 class RecordedPace:
     """Tell how long steps take by the moments at which tokens came; a `Pace`.
 
     Args:
         first_ns, end_ns: of each request's first and last token, by its number: `(n,)` from its arrival; -1 if unknown.
+        reach_steps: moments farther ahead than this do not say how long a step takes, but its costs do: steps in
+            between may be of another kind. None to look as far as need be, where costs are not known.
     """
 
-    def __init__(self, first_ns: IntArray, end_ns: IntArray) -> None:
+    def __init__(self, first_ns: IntArray, end_ns: IntArray, reach_steps: int | None = None) -> None:
+        self._reach_steps = reach_steps
         self._first_ns, self._end_ns = first_ns.tolist(), end_ns.tolist()
 
     def time_step(self, now_ns: int, costs_ns: int, ranks: Sequence[Rank]) -> int:
@@ -38,7 +38,7 @@ class RecordedPace:
         if not ways:
             return costs_ns
         fewest = min(steps for steps, _ in ways)
-        if fewest > NEAR_STEPS:
+        if self._reach_steps is not None and fewest > self._reach_steps:
             return costs_ns
         nearest = median(left_ns for steps, left_ns in ways if steps == fewest)
         return round(min(max(nearest / fewest, costs_ns / MOST_STRETCH), costs_ns * MOST_STRETCH))
