@@ -62,7 +62,7 @@ class Fit:
 
     Attributes:
         terms: `(len(TERMS),)`.
-        draws: `(DRAWS, len(TERMS))` the same from resampled requests.
+        draws: `(DRAWS, len(TERMS))` others that explain the times about as well.
         rows: times that were fitted.
         held_out_error_ratio: median error on times that the fit did not see; None if too few.
         miss_ratio: by how much the whole time of all requests, or of all counted steps, is missed, served as recorded.

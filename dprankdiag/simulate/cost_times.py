@@ -21,7 +21,7 @@ Attention reads every token of the context, and a row costs little beside that, 
 by the times or not at all.
 """
 
-LEAST_NOISE = 0.3
+LEAST_NOISE = 1.0
 """Error that is taken to be there in any case, in units of what times are likely to be off by."""
 
 LIFT_RATIO = 0.1
@@ -117,6 +117,8 @@ class Times:
         self._unseen[np.concatenate(unseen) if unseen else []] = True
         off_ns = np.hypot(edge_ns, missed_ns)
         self._blocks = list(whiten(tables, spans, np.where(self._unseen, UNSEEN_NS, off_ns), is_shared))
+        self._freed_target = self.free(target)
+        self._last_design: tuple[FloatArray, FloatArray] | None = None
 
     def free(self, amounts: FloatArray) -> FloatArray:
         """Free amounts of the times, `(n, ...)`, of what neighbours share: independent, in units of their noise."""
@@ -127,9 +129,13 @@ class Times:
 
     def design(self, terms: FloatArray) -> FloatArray:
         """Sum what terms are multiplied by over the steps of each time, the busiest ranks by `terms` given."""
+        last = self._last_design
+        if last is not None and np.array_equal(last[0], terms):
+            return last[1]
         summed = np.zeros((len(self.target), len(TERMS)))
         for table, span in zip(self._tables, self._spans, strict=True):
             summed[span.rows] = span.sum(table.design(terms))
+        self._last_design = terms.copy(), summed
         return summed
 
     def errors(self, terms: FloatArray) -> FloatArray:
@@ -206,22 +212,19 @@ class Times:
         """
         rows = slice(None) if chosen is None else chosen
         best: tuple[float, FloatArray] | None = None
-        far = np.inf
+        seen = self._freed_target if noise is None else self._freed_target + noise
+        trust, far = np.ones(len(self.target)), np.inf
         for _ in range(TURNS):
-            trust = 1 / (1 + (self.errors(terms) / far) ** 2) if best else np.ones(len(self.target))
-            weight = trust[rows]
-            design, target = self.free(self.design(terms)), self.free(self.target)
-            if noise is not None:
-                target = target + noise
-            design, target = design[rows] * weight[:, None], target[rows] * weight
+            left, right = (self.free(self.design(terms)) * trust[:, None])[rows], (seen * trust)[rows]
             if guess is not None and lean is not None:
-                design = np.concatenate([design, np.diag(lean)])
-                target = np.concatenate([target, guess * lean])
-            terms = solve_positive(design, target)
+                left = np.concatenate([left, np.diag(lean)])
+                right = np.concatenate([right, guess * lean])
+            terms = solve_positive(left, right)
             error = self.measure(terms)
             if best is None or error < best[0]:
                 best = (error, terms)
             far = max(FAR, min(far, 2 * self.spread(terms)))
+            trust = 1 / (1 + (self.errors(terms) / far) ** 2)
         return terms if best is None else best[1]
 
 
@@ -241,8 +244,8 @@ def whiten(
         begin[span.rows], end[span.rows] = span.find_sums((STEP_SCATTER * table.total_ns.astype(float)) ** 2)
         if isinstance(span, WindowSpan):
             # What is counted may be a part of the steps inside, or each of them several times.
-            first, last = span.find_sums(table.total_ns.astype(float))
-            ratio[span.rows] = span.sum(table.total_ns.astype(float)) / np.maximum(last - first, 1)
+            until_begin, until_end = span.find_sums(table.total_ns.astype(float))
+            ratio[span.rows] = span.sum(table.total_ns.astype(float)) / np.maximum(until_end - until_begin, 1.0)
         group[span.rows] = numbers.setdefault(id(table), len(numbers))
     order: IntArray = np.lexsort((begin, group)).astype(np.int64)
     for first in range(0, len(order), BLOCK):
@@ -315,7 +318,7 @@ def list_times(site: Site, outcome: Outcome, observed: Observed, precision: Prec
         for name, told in (("first_ns", first), ("end_ns", end))
     )
     edges = (precision.cut_steps, precision.edge_steps, precision.cut_steps)
-    missed = (off_first, np.maximum(off_first, off_end), off_end)
+    missed: tuple[IntArray, ...] = (off_first, np.maximum(off_first, off_end), off_end)
     kinds = (
         (kept & (first >= 0), "arrival_ns", "first_ns", "prefill_", first),
         (
@@ -332,7 +335,7 @@ def list_times(site: Site, outcome: Outcome, observed: Observed, precision: Prec
     rank_of = np.empty(len(order), np.int64)
     rank_of[order] = np.arange(len(order))
 
-    def line_up(columns: Sequence[FloatArray]) -> FloatArray:
+    def line_up(columns: Sequence[FloatArray | IntArray]) -> FloatArray:
         return np.concatenate([told[rows] for rows, told in zip(picked, columns, strict=True)]).astype(float)[order]
 
     target = line_up([told for *_, told in kinds])
