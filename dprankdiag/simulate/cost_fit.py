@@ -39,6 +39,10 @@ ROUNDS: tuple[tuple[int | None, Precision], ...] = (
 """Times that requests are served again: how far it looks ahead, and how exactly it is looked at. Costs come from far
 away, so that the first rounds take the pace of steps from the record alone. Those with the last precision count."""
 
+SETTLED_RATIO = 1e-3
+"""Where all terms change by less than this share, of themselves and of the most they could be, the next round of the
+same kind would find the same."""
+
 GOOD_RATIO = 0.05
 """With an error of at most this, which is what the scatter of steps alone makes, no other beginning is tried."""
 
@@ -106,14 +110,20 @@ def _approach(
     """Serve and solve in turn; returns the least error, its terms, and the times as served with them."""
     terms = _begin(traffic, observed, guess)
     best: tuple[float, FloatArray, Times] | None = None
+    settled: tuple[int | None, Precision] | None = None
     for reach_steps, precision in ROUNDS:
+        if settled == (reach_steps, precision):
+            continue
         times = _serve_in_time(site, traffic, observed, terms, reach_steps, precision)
         if len(times.target) < LEAST_ROWS:
             return None
         error = times.measure(terms)
         if precision is SHARP and (best is None or error < best[0]):
             best = (error, terms, times)
-        terms = times.search(terms, leans)
+        solved = times.search(terms, leans)
+        if np.all(np.abs(solved - terms) <= SETTLED_RATIO * (terms + times.bound())):
+            settled = reach_steps, precision
+        terms = solved
     return best
 
 
