@@ -44,7 +44,7 @@ SETTLED_RATIO = 1e-3
 same kind would find the same."""
 
 GOOD_RATIO = 0.05
-"""With an error of at most this, which is what the scatter of steps alone makes, no other beginning is tried."""
+"""With an error of at most this, which is what the scatter of steps alone makes, it is not tried another way."""
 
 SURE_RATIO, SURE_ERROR = 1.5, 0.01
 """Drawn terms may miss the times by so much more than the best do, and by so much in any case."""
@@ -53,11 +53,8 @@ DRAWS = 24
 LEAST_ROWS = 2 * len(TERMS)
 """Fewer times than that cannot tell terms from noise."""
 
-_GUESSES = (
-    (0.0, 1.0, 1 / 2_000, 1 / 4, 0.0, 0.0),
-    (0.0, 1.0, 1 / 200_000, 1 / 4, 1 / 100_000, 0.0),
-)
-"""Where a fit begins: what decides which rank is the busiest, in units of a row. Contexts or counts may cost."""
+_GUESS = (0.0, 1.0, 1 / 2_000, 1 / 4, 0.0, 0.0)
+"""Where a fit begins: what decides which rank is the busiest, in units of a row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,12 +86,12 @@ class Fit:
 def fit_requests(site: Site, traffic: Traffic, observed: Observed) -> Fit | None:
     """Fit costs to the times of requests; None where fewer are told than a fit needs.
 
-    Where the first beginning ends far from what was observed, others are tried, and the nearest one is kept: leaning on
-    likely costs keeps a fit from going astray where times tell little, and holds it back where they tell much.
+    Where that ends far from what was observed, it is tried without leaning on likely costs, and the nearer one is
+    kept: leaning keeps a fit from going astray where times tell little, and holds it back where they tell much.
     """
     best: tuple[float, FloatArray, Times] | None = None
-    for guess, leans in ((_GUESSES[0], True), (_GUESSES[1], True), (_GUESSES[0], False)):
-        found = _approach(site, traffic, observed, np.array(guess), leans)
+    for leans in (True, False):
+        found = _approach(site, traffic, observed, leans)
         if found is None:
             return None
         if best is None or found[0] < best[0]:
@@ -104,11 +101,9 @@ def fit_requests(site: Site, traffic: Traffic, observed: Observed) -> Fit | None
     return None if best is None else _finish(site, traffic, observed, *best)
 
 
-def _approach(
-    site: Site, traffic: Traffic, observed: Observed, guess: FloatArray, leans: bool
-) -> tuple[float, FloatArray, Times] | None:
+def _approach(site: Site, traffic: Traffic, observed: Observed, leans: bool) -> tuple[float, FloatArray, Times] | None:
     """Serve and solve in turn; returns the least error, its terms, and the times as served with them."""
-    terms = _begin(traffic, observed, guess)
+    terms = _begin(traffic, observed)
     best: tuple[float, FloatArray, Times] | None = None
     settled: tuple[int | None, Precision] | None = None
     for reach_steps, precision in ROUNDS:
@@ -160,7 +155,7 @@ def _finish(site: Site, traffic: Traffic, observed: Observed, error: float, term
     return Fit(chosen, draws, len(times.target), _hold_out(loosely, terms), miss_ratio, outcome)
 
 
-def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArray:
+def _begin(traffic: Traffic, observed: Observed) -> FloatArray:
     """Take steps to be as long as the median gap between tokens, and hardly longer for more work."""
     outputs = np.array([request.output_tokens for request in traffic.requests])
     told = (observed.end_ns > 0) & (observed.first_ns > 0) & (outputs > 1)
@@ -171,7 +166,7 @@ def _begin(traffic: Traffic, observed: Observed, guess: FloatArray) -> FloatArra
     else:
         told = observed.end_ns > 0
         gaps = observed.end_ns[told] / outputs[told] if told.any() else np.array([1e7])
-    return np.concatenate([[float(np.median(gaps))], guess])
+    return np.concatenate([[float(np.median(gaps))], _GUESS])
 
 
 def _draw_terms(times: Times, terms: FloatArray, error: float) -> FloatArray:

@@ -46,11 +46,12 @@ class RecordedPace:
     def _list_ways(self, now_ns: int, rank: PooledRank) -> Iterator[tuple[float, int]]:
         """List the steps and the time until known moments, of a rank: of prompts it computes, or its next last token.
 
-        Steps with prompts take longer than others, so that a request that only decodes tells little of them.
+        A chunk of a prompt takes another time than the next one, which costs tell where they are near; rows that
+        decode change little from step to step.
         """
         for job, tokens in rank.chunks:
             told_ns = self._first_ns[job.request.number] if job.generated == 0 else -1
-            if told_ns >= 0:
+            if told_ns >= 0 and (self._reach_steps is None or job.computed == job.target):
                 yield (job.target - job.computed + tokens) / tokens, _leave(job, told_ns, now_ns)
         found = rank.running.find_next() if rank.gained else None
         if found is not None and self._end_ns[found[0].request.number] >= 0:
