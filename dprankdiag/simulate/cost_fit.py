@@ -34,7 +34,7 @@ REACH_STEPS = 4
 ROUNDS: tuple[tuple[int | None, Precision], ...] = (
     *((None, LOOSE),) * 3,
     *((REACH_STEPS, LOOSE),) * 2,
-    *((REACH_STEPS, SHARP),) * 3,
+    *((REACH_STEPS, SHARP),) * 5,
 )
 """Times that requests are served again: how far it looks ahead, and how exactly it is looked at. Costs come from far
 away, so that the first rounds take the pace of steps from the record alone. Those with the last precision count."""
