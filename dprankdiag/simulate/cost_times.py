@@ -156,17 +156,21 @@ class Times:
         """Give the typical error in these units: the median of the sizes, as a standard deviation."""
         return max(1.4826 * float(np.median(np.abs(self.errors(terms)))), LEAST_NOISE)
 
-    def miss_windows(self, terms: FloatArray) -> float:
+    def miss_windows(self, terms: FloatArray, *, typically: bool = False) -> float:
         """Give the share by which the time of counted steps is missed: the mean size over the windows; 0 without any.
 
         A window in which steps were counted and none is served is missed whole.
+
+        Args:
+            typically: the median over the windows: what a few count of other steps does not matter.
         """
         rows = [span.rows for span in self._spans if isinstance(span, WindowSpan)]
         if not rows:
             return 0.0
         told = (self.design(terms) @ terms)[np.concatenate(rows)]
         target = self.target[np.concatenate(rows)]
-        return float(np.abs(told - target).sum() / target.sum())
+        missed = np.abs(told - target)
+        return float(np.median(missed / target) if typically else missed.sum() / target.sum())
 
     def bound(self) -> FloatArray:
         """Give the most that each term could be, if it alone took all the time: `(len(TERMS),)`."""
