@@ -1,9 +1,9 @@
 """Fit the costs of steps to the times that requests took: serve them where they were served, compare, solve, repeat.
 
 A log tells when each request's first and last token came. Between the two lie the steps of its group; what is in each
-of them follows from who else was served there then. Served again with costs that are not yet right, steps hold nearly
-the right work, so that a request's time is nearly linear in the terms; solved for these, it is served once more
-(Gauss and Newton's way).
+of them follows from who else was served there then. Kept in the time of the log, steps hold nearly the right work
+though costs are not yet right, so that a request's time is nearly linear in the terms; solved for these, it is served
+once more (Gauss and Newton's way).
 """
 
 from __future__ import annotations
