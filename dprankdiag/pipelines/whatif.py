@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dprankdiag.model.whatif import Basis, CostFit, Figure, Option, Origin, Service, Unpriced, Verdict, WhatIf
+from dprankdiag.readers.request_log import REQUEST_LOG
 from dprankdiag.simulate.base import FloatArray
 from dprankdiag.simulate.cost_fit import Fit
 from dprankdiag.simulate.costs import TERMS
@@ -31,6 +32,11 @@ WORTH_IT = 0.03
 """Gains from here on matter (DESIGN 3: warning): where one may be as large, nobody says that none is there."""
 
 DAY_H = 24.0
+
+_NOT_AS_RECORDED = (
+    "the policy in use, served again, takes {astray} other time than what was recorded: it does not choose as this "
+    "release is known to; policies that read what ranks publish of their loads are left out"
+)
 
 Note = Callable[[PolicyOption], None]
 """Told each policy before it is served."""
@@ -97,17 +103,23 @@ def price_policies(case: Case, note: Note = lambda policy: None) -> WhatIf:
     situation = _describe_situation(case, base_figures["step_p50_ns"].value)
     hours = None if case.origin.gpus is None else case.origin.gpus * DAY_H * base.busy_ratio
     priced = []
-    for policy in list_policies(situation):
+    policies = list_policies(situation)
+    for policy in policies:
         note(policy)
         priced.append(_price(case, fit, base, policy, hours))
     astray = max((abs(each.gain.value) for each in priced if each.option.is_current and each.gain), default=0.0)
-    if astray > MOST_ERROR_RATIO:
+    if astray > MOST_ERROR_RATIO and case.origin.kind == REQUEST_LOG:
+        # Costs and places are told by the log, so that it is the rule in use that is not known.
+        unknown = {policy.key for policy in policies if policy.reads_loads}
+        priced = [each for each in priced if each.option.is_current or each.option.key not in unknown]
+        case = replace(case, notes=(*case.notes, _NOT_AS_RECORDED.format(astray=format_ratio(astray))))
+    elif astray > MOST_ERROR_RATIO:
         reason = (
             f"the policy in use, served again, takes {format_ratio(astray)} other time than what was recorded: which "
             "request came when, or what steps cost, is not known well enough"
         )
         return _abstain(case, Unpriced("gain_ratio", reason, (), "give a log of requests together with a recording"))
-    if astray > 0:
+    elif astray > 0:
         # What the model makes of the policy in use is known to be nothing; it errs as much elsewhere.
         priced = [_widen(each, astray) for each in priced]
     replayed = _make_service(base_figures, fit.miss_ratio, hours, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ Attention reads every token of the context, and a row costs little beside that, 
 by the times or not at all.
 """
 
-LEAST_NOISE = 0.3
+LEAST_NOISE = 1.0
 """Error that is taken to be there in any case, in units of what times are likely to be off by."""
 
 LIFT_RATIO = 0.1
@@ -33,8 +33,37 @@ TURNS = 4
 FAR = 3.0
 """Times that are missed by much more than this, in units of what they are likely to be off by, say little."""
 
+BLOCK = 256
+"""Neighbouring times that are freed of what they share at once."""
+
+UNSEEN_NS = 1e15
+"""Edge of a time that says nothing."""
+
 STEP_SCATTER = 0.03
 """How much the time of one and the same step scatters, as a share; healthy chips and hosts give 1 to 10 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How exactly the moments of a served run are known.
+
+    Attributes:
+        cut_steps: what an arrival is off by, in steps: it falls into a step, and where that began is not told.
+        edge_steps: the same of a token, which comes at the end of a step.
+        is_shared: times that share steps are known to share their scatter.
+        in_time: the run was kept in the time of the recorded one, and misses a moment only where it holds other steps.
+    """
+
+    cut_steps: float = 1.0
+    edge_steps: float = 1.0
+    is_shared: bool = False
+    in_time: bool = False
+
+
+BY_COSTS = Precision()
+LOOSE = Precision(in_time=True)
+SHARP = Precision(0.3, 0.05, is_shared=True, in_time=True)
+"""By costs alone; kept in time while costs are far off, so that much may be wrong; and when they are near."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +85,17 @@ class Observed:
 class Times:
     """Observed times, and the steps that lie in each: those of requests in order of arrival, then those of windows.
 
+    Times that share steps share their scatter too. So errors are compared free of what they share (whitened by the
+    covariance that scattering steps give them), which leaves what terms alone explain.
+
+    Args:
+        edge_ns: `(n,)` what each time is off by beyond the scatter of its steps.
+        missed_ns: `(n,)` by how much the run misses the moments that bound each time.
+        is_shared: scatter is known to be shared; else each time is taken to be off by itself.
+
     Attributes:
         target: `(n,)` ns as observed.
-        weight: `(n,)` one over what each is likely to be off by, 1 / ns: steps scatter, and a moment that falls just
-            before a step instead of just after it is off by one.
+        share: `(n,)` one over each time and a step.
     """
 
     def __init__(
@@ -67,62 +103,74 @@ class Times:
         tables: Sequence[StepTable],
         spans: Sequence[Span | WindowSpan],
         target: FloatArray,
-        window_error_ratio: float = WINDOW_ERROR,
+        edge_ns: FloatArray,
+        missed_ns: FloatArray,
+        is_shared: bool,
     ) -> None:
         self._tables, self._spans = tables, spans
         self.target = target
-        steps = np.zeros(len(target))
-        for table, span in zip(tables, spans, strict=True):
-            steps[span.rows] = span.sum(np.ones(len(table.total_ns)))
         step_ns = float(np.median(np.concatenate([table.total_ns for table in tables]))) if tables else 1.0
-        scatter_ns = STEP_SCATTER * target / np.sqrt(np.maximum(steps, 1.0))
-        self.weight = 1.0 / np.hypot(scatter_ns, step_ns)
-        self._unseen = np.zeros(len(target), bool)
-        for span in spans:
-            if isinstance(span, WindowSpan):
-                self._unseen[span.rows] = ~span.is_seen
-                # Whole steps were counted, and no moment cuts one.
-                edge_ns = window_error_ratio * target[span.rows]
-                self.weight[span.rows] = np.where(span.is_seen, 1.0 / np.hypot(scatter_ns[span.rows], edge_ns), 0.0)
         self.share = 1.0 / (target + step_ns)
+        self._missed = missed_ns / step_ns
+        unseen = [span.rows[~span.is_seen] for span in spans if isinstance(span, WindowSpan)]
+        self._unseen = np.zeros(len(target), bool)
+        self._unseen[np.concatenate(unseen) if unseen else []] = True
+        off_ns = np.hypot(edge_ns, missed_ns)
+        self._blocks = list(whiten(tables, spans, np.where(self._unseen, UNSEEN_NS, off_ns), is_shared))
+        self._freed_target = self.free(target)
+        self._last_design: tuple[FloatArray, FloatArray] | None = None
+
+    def free(self, amounts: FloatArray) -> FloatArray:
+        """Free amounts of the times, `(n, ...)`, of what neighbours share: independent, in units of their noise."""
+        freed = np.empty_like(amounts)
+        for rows, inverse in self._blocks:
+            freed[rows] = inverse @ amounts[rows]
+        return freed
 
     def design(self, terms: FloatArray) -> FloatArray:
         """Sum what terms are multiplied by over the steps of each time, the busiest ranks by `terms` given."""
+        last = self._last_design
+        if last is not None and np.array_equal(last[0], terms):
+            return last[1]
         summed = np.zeros((len(self.target), len(TERMS)))
         for table, span in zip(self._tables, self._spans, strict=True):
             summed[span.rows] = span.sum(table.design(terms))
+        self._last_design = terms.copy(), summed
         return summed
 
     def errors(self, terms: FloatArray) -> FloatArray:
         """Give what terms miss of each time, in units of what it is likely to be off by: `(n,)`."""
-        missed: FloatArray = (self.target - self.design(terms) @ terms) * self.weight
-        return missed
+        return self.free(self.target - self.design(terms) @ terms)
 
     def measure(self, terms: FloatArray) -> float:
         """Measure the error of terms, 0 to 1: errors much larger than `FAR` count as 1 and no more.
 
-        So does a window in which steps were counted and none is served.
+        So do a window in which steps were counted and none is served, and a time whose moments the run misses by far.
 
         Source: Geman and McClure, Bulletin of the International Statistical Institute 52 (1987).
         """
-        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2)
+        squares = np.where(self._unseen, np.inf, self.errors(terms) ** 2 + self._missed**2)
         return float(np.mean(1 - FAR**2 / (squares + FAR**2)))
 
     def spread(self, terms: FloatArray) -> float:
         """Give the typical error in these units: the median of the sizes, as a standard deviation."""
         return max(1.4826 * float(np.median(np.abs(self.errors(terms)))), LEAST_NOISE)
 
-    def miss_windows(self, terms: FloatArray) -> float:
+    def miss_windows(self, terms: FloatArray, *, typically: bool = False) -> float:
         """Give the share by which the time of counted steps is missed: the mean size over the windows; 0 without any.
 
         A window in which steps were counted and none is served is missed whole.
+
+        Args:
+            typically: the median over the windows: what a few count of other steps does not matter.
         """
         rows = [span.rows for span in self._spans if isinstance(span, WindowSpan)]
         if not rows:
             return 0.0
         told = (self.design(terms) @ terms)[np.concatenate(rows)]
         target = self.target[np.concatenate(rows)]
-        return float(np.abs(told - target).sum() / target.sum())
+        missed = np.abs(told - target)
+        return float(np.median(missed / target) if typically else missed.sum() / target.sum())
 
     def bound(self) -> FloatArray:
         """Give the most that each term could be, if it alone took all the time: `(len(TERMS),)`."""
@@ -157,29 +205,62 @@ class Times:
         chosen: IntArray | None = None,
         guess: FloatArray | None = None,
         lean: FloatArray | None = None,
+        noise: FloatArray | None = None,
     ) -> FloatArray:
         """Solve for the terms, finding the busiest ranks anew until they stay; the best of all turns counts.
 
         Args:
             chosen: times to be used; all if not given.
             guess, lean: what terms lean on, and how much, `(len(TERMS),)` each.
+            noise: `(n,)` what the times are off by besides, in units of what they are likely to be off by.
         """
         rows = slice(None) if chosen is None else chosen
         best: tuple[float, FloatArray] | None = None
-        far = np.inf
+        seen = self._freed_target if noise is None else self._freed_target + noise
+        trust, far = np.ones(len(self.target)), np.inf
         for _ in range(TURNS):
-            trust = self.weight / (1 + (self.errors(terms) / far) ** 2) if best else self.weight
-            weight = trust[rows]
-            design, target = self.design(terms)[rows] * weight[:, None], self.target[rows] * weight
+            left, right = (self.free(self.design(terms)) * trust[:, None])[rows], (seen * trust)[rows]
             if guess is not None and lean is not None:
-                design = np.concatenate([design, np.diag(lean)])
-                target = np.concatenate([target, guess * lean])
-            terms = solve_positive(design, target)
+                left = np.concatenate([left, np.diag(lean)])
+                right = np.concatenate([right, guess * lean])
+            terms = solve_positive(left, right)
             error = self.measure(terms)
             if best is None or error < best[0]:
                 best = (error, terms)
             far = max(FAR, min(far, 2 * self.spread(terms)))
+            trust = 1 / (1 + (self.errors(terms) / far) ** 2)
         return terms if best is None else best[1]
+
+
+def whiten(
+    tables: Sequence[StepTable], spans: Sequence[Span | WindowSpan], edge_ns: FloatArray, is_shared: bool
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Find what frees times of the scatter that they share, in blocks of neighbours: their places, and a matrix.
+
+    Two times share the squares of the steps that lie in both, as independent scatter adds up; each has an edge besides.
+
+    Source: Aitken, Proceedings of the Royal Society of Edinburgh 55 (1936): generalised least squares.
+    """
+    begin, end, ratio = np.zeros(len(edge_ns)), np.zeros(len(edge_ns)), np.ones(len(edge_ns))
+    group = np.zeros(len(edge_ns), np.int64)
+    numbers: dict[int, int] = {}
+    for table, span in zip(tables, spans, strict=True):
+        begin[span.rows], end[span.rows] = span.find_sums((STEP_SCATTER * table.total_ns.astype(float)) ** 2)
+        if isinstance(span, WindowSpan):
+            # What is counted may be a part of the steps inside, or each of them several times.
+            until_begin, until_end = span.find_sums(table.total_ns.astype(float))
+            ratio[span.rows] = span.sum(table.total_ns.astype(float)) / np.maximum(until_end - until_begin, 1.0)
+        group[span.rows] = numbers.setdefault(id(table), len(numbers))
+    order: IntArray = np.lexsort((begin, group)).astype(np.int64)
+    for first in range(0, len(order), BLOCK):
+        rows = order[first : first + BLOCK]
+        ends, begins, groups = end[rows], begin[rows], group[rows]
+        shared = np.minimum(ends[:, None], ends) - np.maximum(begins[:, None], begins)
+        covariance: FloatArray = np.where(groups[:, None] == groups, np.maximum(shared, 0.0), 0.0)
+        covariance *= np.where(is_shared, 1.0, np.eye(len(rows)))
+        covariance *= ratio[rows][:, None] * ratio[rows]
+        covariance[np.diag_indices(len(rows))] += edge_ns[rows] ** 2
+        yield rows, np.linalg.inv(np.linalg.cholesky(covariance))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,6 +281,12 @@ class Span:
 
     def sum(self, amounts: FloatArray) -> FloatArray:
         """Sum amounts of steps, `(steps, ...)`, over each time."""
+        begin, end = self.find_sums(amounts)
+        summed: FloatArray = end - begin
+        return summed
+
+    def find_sums(self, amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Sum amounts of steps from the first one to where each time begins, and to where it ends."""
         sums = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
 
         def until(place: IntArray, share: FloatArray) -> FloatArray:
@@ -208,8 +295,7 @@ class Span:
             summed: FloatArray = sums[inside] + part * amounts[inside]
             return summed
 
-        summed: FloatArray = until(self.end, self.end_share) - until(self.begin, self.begin_share)
-        return summed
+        return until(self.begin, self.begin_share), until(self.end, self.end_share)
 
 
 def find_span(table: StepTable, rows: IntArray, begin_ns: IntArray, end_ns: IntArray) -> Span:
@@ -224,12 +310,19 @@ def _find(table: StepTable, moment_ns: IntArray) -> tuple[IntArray, FloatArray]:
     return place, np.where(place < 0, 0.0, share)
 
 
-def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
+def list_times(site: Site, outcome: Outcome, observed: Observed, precision: Precision = BY_COSTS) -> Times:
     """List the observed times and find the steps that lie in them, as served."""
     served = outcome.requests
     number = served["request"]
     first, end = observed.first_ns[number], observed.end_ns[number]
     kept = served["refused"] == 0
+    step_ns = float(np.median(outcome.steps["total_ns"])) if len(outcome.steps["total_ns"]) else 1.0
+    off_first, off_end = (
+        np.where((told >= 0) & precision.in_time, np.abs(served[name] - served["arrival_ns"] - told), 0)
+        for name, told in (("first_ns", first), ("end_ns", end))
+    )
+    edges = (precision.cut_steps, precision.edge_steps, precision.cut_steps)
+    missed: tuple[IntArray, ...] = (off_first, np.maximum(off_first, off_end), off_end)
     kinds = (
         (kept & (first >= 0), "arrival_ns", "first_ns", "prefill_", first),
         (
@@ -245,7 +338,12 @@ def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
     order = np.argsort(np.concatenate([number[rows] for rows in picked]), kind="stable")
     rank_of = np.empty(len(order), np.int64)
     rank_of[order] = np.arange(len(order))
-    target = np.concatenate([told[rows] for rows, (*_, told) in zip(picked, kinds, strict=True)]).astype(float)[order]
+
+    def line_up(columns: Sequence[FloatArray | IntArray]) -> FloatArray:
+        return np.concatenate([told[rows] for rows, told in zip(picked, columns, strict=True)]).astype(float)[order]
+
+    target = line_up([told for *_, told in kinds])
+    edge_ns = line_up([np.full(len(number), ratio * step_ns) for ratio in edges])
     tables: list[StepTable] = []
     spans: list[Span | WindowSpan] = []
     known = table_steps(outcome)
@@ -262,7 +360,9 @@ def list_times(site: Site, outcome: Outcome, observed: Observed) -> Times:
     spans_of_windows, counted = list_window_spans(known, observed.windows, len(target))
     tables += [table for table, _ in spans_of_windows]
     spans += [span for _, span in spans_of_windows]
-    return Times(tables, spans, np.concatenate([target, counted]), observed.window_error_ratio)
+    edge_ns = np.concatenate([edge_ns, observed.window_error_ratio * counted])
+    missed_ns = np.concatenate([line_up(missed), np.zeros(len(counted))])
+    return Times(tables, spans, np.concatenate([target, counted]), edge_ns, missed_ns, precision.is_shared)
 
 
 GROUPS = 1 << 20

@@ -71,9 +71,14 @@ class WindowSpan:
         summed: FloatArray = whole * (scale if amounts.ndim == 1 else scale[:, None])
         return summed
 
-    def _between(self, amounts: FloatArray) -> FloatArray:
+    def find_sums(self, amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Sum amounts of steps from the first one to where each window begins, and to where it ends."""
         sums = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
-        between: FloatArray = sums[self.end] - sums[self.begin]
+        return sums[self.begin], sums[self.end]
+
+    def _between(self, amounts: FloatArray) -> FloatArray:
+        begin, end = self.find_sums(amounts)
+        between: FloatArray = end - begin
         return between
 
 

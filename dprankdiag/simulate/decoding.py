@@ -72,6 +72,16 @@ class Decoding:
             crossed += self._residues[(1 - written - self.clock) % self.page_tokens]
         return crossed
 
+    def find_next(self) -> tuple[Job, int] | None:
+        """Find the request that ends next, and the tokens that it still gains; None where none runs."""
+        while self._ends:
+            mark, order, number = self._ends[0]
+            job = self.jobs.get(number)
+            if job is not None and job.order == order and job.mark == mark:
+                return job, mark - self.clock
+            heapq.heappop(self._ends)
+        return None
+
     def advance(self, tokens: int) -> list[Job]:
         """Let every request gain tokens; returns those that end, which are still to leave."""
         self.clock += tokens

@@ -122,6 +122,9 @@ class Group:
         last_own_ns, last_shared_ns = int(own.max()), int(shared.max())
         rows[-1] = (last_own_ns + last_shared_ns) - (own + shared)
         total_ns = last_own_ns + last_shared_ns + taken.common_ns
+        pace = self.worker.spec.pace
+        if pace is not None:
+            total_ns = pace.time_step(now_ns, total_ns, self.ranks)
         self.worker.rank_steps.write(rows)
         flags = (int(agreed.graph), int(agreed.split), int(agreed.padded), int(agreed.low_latency))
         self.worker.steps.add((step, self.worker.number, self.numbers[0], now_ns, total_ns, taken.common_ns, *flags))

@@ -33,6 +33,9 @@ _PAIRS = (
     "the rank with the least sum over its requests of left * context + left * left / 2, where left is how many tokens "
     "a request is expected to generate still, and context how many it has"
 )
+_BLIND = ("round_robin", "follow_bootstrap_room", "remaining_pairs")
+"""Policies that choose by what they have sent themselves, if by anything."""
+
 _UNPIN = {
     "sglang": "send no routed_dp_rank (nor data_parallel_rank)",
     "vllm": "send no header X-data-parallel-rank",
@@ -46,14 +49,15 @@ class PolicyOption:
     Attributes:
         key: `policy.NAME` of ranks, `gateway.NAME` of engines; `+unpinned` where demanded ranks are not heeded.
         command: what to set.
-        choosers: who chooses then.
-        seeds: runs that differ in their dice; 1 where there are none.
+        choosers: who chooses then; several where they throw dice.
+        reads_loads: ranks are chosen by what they publish of their loads.
     """
 
     key: str
     title: str
     command: str
     choosers: tuple[Choosers, ...]
+    reads_loads: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def list_policies(situation: Situation) -> list[PolicyOption]:
     """List the policies of the engine found, our own, and those of gateways where there are several engines."""
     ranks = [*_list_engine(situation), *_list_own(situation)]
     options = [
-        PolicyOption(f"policy.{name}", title, command, (Choosers(make),)) for name, title, command, make in ranks
+        PolicyOption(f"policy.{name}", title, command, (Choosers(make),), name not in _BLIND)
+        for name, title, command, make in ranks
     ]
     if situation.pins:
         unpin = _UNPIN[situation.engine]
@@ -99,6 +104,7 @@ def list_policies(situation: Situation) -> list[PolicyOption]:
                 f"{title}, for requests that demand a rank as well",
                 command if command.startswith("send each") else f"{unpin}; {command}" if command else unpin,
                 (Choosers(make, lifts_pins=True),),
+                name not in _BLIND,
             )
             for name, title, command, make in ranks
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -85,6 +86,17 @@ class Rank(Protocol):
     @property
     def busy(self) -> bool:
         """Tell whether it has unfinished requests."""
+
+
+class Pace(Protocol):
+    """Says how long a step takes by more than its work."""
+
+    def time_step(self, now_ns: int, costs_ns: int, ranks: Sequence[Rank]) -> int:
+        """Give the time of a step that begins now with the batches that the ranks have planned.
+
+        Args:
+            costs_ns: the time by its work.
+        """
 
 
 @dataclass(frozen=True, slots=True)

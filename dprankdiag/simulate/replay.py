@@ -13,7 +13,7 @@ from dprankdiag.simulate.base import Costs, IntArray, Load, Part, Request, Route
 from dprankdiag.simulate.disaggregation import DecodeRules, PrefillRules
 from dprankdiag.simulate.engine import serve
 from dprankdiag.simulate.lockstep_vllm import VllmMeeting
-from dprankdiag.simulate.ranks import RankRules
+from dprankdiag.simulate.ranks import Pace, RankRules
 from dprankdiag.simulate.scheduler import SglangRules
 from dprankdiag.simulate.vllm_scheduler import VllmRules
 from dprankdiag.simulate.waves import WaveRules
@@ -213,12 +213,18 @@ AS_RECORDED = Choosers()
 
 
 def serve_again(
-    site: Site, traffic: Traffic, choosers: Choosers, costs: Costs, back_costs: Costs | None = None
+    site: Site,
+    traffic: Traffic,
+    choosers: Choosers,
+    costs: Costs,
+    back_costs: Costs | None = None,
+    pace: Pace | None = None,
 ) -> Outcome:
     """Serve all requests with the choosers given.
 
     Args:
         back_costs: of engines that only decode; `costs` if not given.
+        pace: of all engines but those; see `Worker`.
     """
     apart = site.decoders > 0
     own_rank, own_worker = (traffic.prefill_rank, traffic.prefill_worker) if apart else (traffic.rank, traffic.worker)
@@ -229,8 +235,9 @@ def serve_again(
     def choose(make: MakeRouter | None, places: IntArray, choices: int) -> Router:
         return FollowRecord(places, choices) if make is None else make(choices)
 
+    role = "front" if apart else "both"
     workers = [
-        _make_worker(site, site.ranks, choose(choosers.rank, own_rank, site.ranks), costs, "front" if apart else "both")
+        replace(_make_worker(site, site.ranks, choose(choosers.rank, own_rank, site.ranks), costs, role), pace=pace)
         for _ in range(site.workers)
     ]
     gateway = choose(choosers.gateway, own_worker, site.workers) if site.workers > 1 else None

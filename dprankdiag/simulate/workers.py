@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dprankdiag.simulate.base import Costs, Load, Router
 from dprankdiag.simulate.groups import Group
 from dprankdiag.simulate.lockstep import LockstepRules, Meeting
-from dprankdiag.simulate.ranks import Levels, Rank, RankRules
+from dprankdiag.simulate.ranks import Levels, Pace, Rank, RankRules
 from dprankdiag.simulate.waves import WaveRules
 from dprankdiag.simulate.world_tables import Ledger
 
@@ -52,6 +52,7 @@ class Worker:
         lockstep: all ranks step together; else each for itself.
         publishing: when ranks tell their loads.
         waves: how a lockstep group begins and ends (vLLM); none where it runs whenever a rank has work.
+        pace: says instead how long steps take, given what costs say; none where costs decide.
     """
 
     ranks: tuple[RankRules, ...]
@@ -61,6 +62,7 @@ class Worker:
     lockstep: bool = True
     publishing: Publishing = SGLANG_PUBLISHING
     waves: WaveRules | None = None
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)

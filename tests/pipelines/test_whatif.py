@@ -177,6 +177,17 @@ def test_the_policy_that_a_log_names_is_in_use(tmp_path: Path) -> None:
     assert all(current.key not in one.tied_with for one in told.options)
 
 
+def test_a_rule_that_chose_otherwise_than_it_is_known_to_leaves_those_that_need_no_loads(tmp_path: Path) -> None:
+    """Most requests were on rank 0, by a rule that is known to deal evenly: the log tells all but the rule."""
+    rows = [{**row, "pinned": False} for row in serve_uneven()]
+    told = ask_what_if([str(write_log(tmp_path / "log.jsonl", rows, policy="total_requests"))], Said())
+    keys = {one.key for one in told.options}
+    assert keys == {"policy.total_requests", "policy.round_robin", "policy.remaining_pairs"}
+    assert any("does not choose as this release is known to" in note for note in told.notes)
+    assert told.best
+    assert "policy.total_requests" not in told.best
+
+
 def test_an_engine_beside_a_log_tells_the_policy_in_use() -> None:
     facts = {"load_balance_method": "total_requests", "chunked_prefill_size": 4096, "version": "0.5.23"}
     told = read_log_facts([replace(counted(), facts=facts)])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dprankdiag.model.request_log import LoggedRequest
-from dprankdiag.simulate.base import StepWork
+from dprankdiag.simulate.base import StepTime, StepWork
 from dprankdiag.simulate.cost_fit import fit_requests
-from dprankdiag.simulate.cost_times import Observed, list_times
+from dprankdiag.simulate.cost_times import STEP_SCATTER, Observed, find_span, list_times, whiten
 from dprankdiag.simulate.cost_windows import Window
 from dprankdiag.simulate.costs import TERMS, FittedCosts, solve_positive, table_steps
 from dprankdiag.simulate.replay import AS_RECORDED, Site, Traffic, list_traffic, serve_again
@@ -85,6 +85,59 @@ def test_known_costs_are_found_again(served: tuple[Traffic, Outcome]) -> None:
     found = dict(zip(TERMS, fit.terms, strict=True))
     assert found["context_token_ns"] == pytest.approx(200, rel=0.1)
     assert found["step_ns"] == pytest.approx(4_000_000, rel=0.1)
+
+
+class Unsteady:
+    """Known costs, of which every step takes 2 % more or less."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def time_step(self, work: StepWork) -> StepTime:
+        factor = 1 + 0.02 * self._generator.standard_normal()
+        return FittedCosts(tuple(factor * term for term in PILED)).time_step(work)
+
+
+PILED = (6_000_000.0, 3_000_000.0, 110_000.0, 0.0, 2_000.0, 0.0, 1_000.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_piled_on_a_rank_are_not_mistaken_for_the_contexts_of_the_others(seed: int) -> None:
+    """Long contexts on three ranks would explain the time of a step as well, but for how it grows."""
+    long = [LoggedRequest(place * 1_000_000, 40_000, 800, rank=place) for place in range(3)]
+    short = [LoggedRequest(int(1e9) + place * 40_000_000, 1_000, 300, rank=3) for place in range(32)]
+    traffic = list_traffic([*long, *short], 512)
+    outcome = serve_again(SITE, traffic, AS_RECORDED, Unsteady(seed))
+    fit = fit_requests(SITE, traffic, observe(outcome))
+    assert fit is not None
+    found = dict(zip(TERMS, fit.terms, strict=True))
+    assert found["step_ns"] == pytest.approx(6_000_000, rel=0.05)
+    assert found["row_ns"] == pytest.approx(110_000, rel=0.1)
+    assert found["context_token_ns"] < 10
+
+
+def test_errors_are_free_of_the_scatter_that_times_share(served: tuple[Traffic, Outcome]) -> None:
+    """Scatter the steps of a run: neighbouring times are off together, and freed they are not."""
+    (table,) = table_steps(served[1]).values()
+    generator = np.random.default_rng(0)
+    begin = np.sort(generator.choice(table.start_ns[:-60], 100, replace=False))
+    span = find_span(table, np.arange(100), begin, begin + 50 * int(np.median(table.total_ns)))
+    (block,) = whiten([table], [span], np.full(100, 1_000.0), is_shared=True)
+    rows, inverse = block
+    told = np.stack(
+        [
+            span.sum(STEP_SCATTER * table.total_ns * generator.standard_normal(len(table.total_ns)))[rows]
+            for _ in range(400)
+        ]
+    )
+    freed = told @ inverse.T
+
+    def correlate(errors: np.ndarray) -> float:
+        return float(np.mean([np.corrcoef(errors[:, at], errors[:, at + 1])[0, 1] for at in range(99)]))
+
+    assert correlate(told) > 0.5
+    assert abs(correlate(freed)) < 0.05
+    assert float(freed.std()) == pytest.approx(1, rel=0.05)
 
 
 def test_counted_steps_alone_are_fitted_or_the_fit_says_that_it_misses_them(served: tuple[Traffic, Outcome]) -> None:
