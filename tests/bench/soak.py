@@ -106,15 +106,20 @@ def plan_day(nodes: int = 40, hours: float = 24.0, keep_s: float = 2 * HOUR_S) -
 
 
 class _Follower:
-    """Shows each poll to a watcher and a recorder, and keeps what they take."""
+    """Shows each poll to a watcher and a recorder, and keeps what they take.
 
-    def __init__(self, recorder: Recorder) -> None:
+    What it keeps of a poll is two numbers, made room for beforehand: its own memory does not grow.
+    """
+
+    def __init__(self, recorder: Recorder, plan: Plan) -> None:
         self.watcher = Watcher(3 * INTERVAL_S)
         self.recorder = recorder
-        self.rss_bytes: list[int] = []
-        self.file_bytes: list[int] = []
+        (self.true,) = ledger_truths(plan.world)
+        self.rss_bytes, self.file_bytes = np.zeros((2, round(plan.world.seconds / INTERVAL_S) + 2), np.int64)
+        self.rss_bytes[:], self.file_bytes[:] = 1, 1  # so that the pages are there
+        self.polls = 0
         self.rank_counts: list[int] = []
-        self.named: list[tuple[float, frozenset[Named]]] = []
+        self.held_s = 0.0
 
     def __call__(self, tick: Tick) -> list[Named]:
         told: list[LedgerAnswer | NoData] = [
@@ -125,11 +130,13 @@ class _Follower:
         self.recorder.write(told, tick.epoch_ns)
         findings = self.watcher.observe(told, tick.epoch_ns).diagnosis.findings
         named = [(finding.cause, finding.ranks) for finding in findings if finding.severity != "info"]
-        self.rss_bytes.append(_measure_rss())
-        self.file_bytes.append(self.recorder.path.stat().st_size)
+        self.rss_bytes[self.polls] = _measure_rss()
+        self.file_bytes[self.polls] = self.recorder.path.stat().st_size
+        self.polls += 1
         if tick.state is not None and tick.state.ranks not in self.rank_counts:
             self.rank_counts.append(tick.state.ranks)
-        self.named.append((tick.seconds, frozenset(named)))
+        if self.true.start_s <= tick.seconds <= self.true.end_s and (self.true.cause, self.true.ranks) in named:
+            self.held_s += INTERVAL_S
         return named
 
 
@@ -138,7 +145,7 @@ def soak(plan: Plan, folder: Path) -> Soaked:
     path = folder / "day.dprec"
     truths = ledger_truths(plan.world)
     with Recorder(path, keep_s=plan.keep_s) as recorder:
-        follower = _Follower(recorder)
+        follower = _Follower(recorder, plan)
         score = follow_day(play_apart(plan.world), truths, follower)
     return _sum_up(plan, path, score, follower)
 
@@ -162,18 +169,17 @@ def _play(world: LedgerWorld, to: Connection) -> None:
 
 
 def _sum_up(plan: Plan, path: Path, score: DayScore, follower: _Follower) -> Soaked:
-    ((true, wait_s),) = score.waits_s
-    right = [named for at_s, named in follower.named if true.start_s <= at_s <= true.end_s]
-    warm = int(WARM_SHARE * len(follower.rss_bytes))
-    rss = np.array(follower.rss_bytes[warm:], np.float64)
+    ((_, wait_s),) = score.waits_s
+    warm = slice(int(WARM_SHARE * follower.polls), follower.polls)
+    rss = follower.rss_bytes[warm].astype(np.float64)
     slope = float(np.polyfit(np.arange(len(rss)), rss, 1)[0])
-    sizes = follower.file_bytes[warm:]
+    sizes = follower.file_bytes[warm].tolist()
     return Soaked(
         score.polls,
         tuple(f"{it.named[0]} {list(it.named[1])} at {it.start_s:.0f} s" for it in score.false),
         score.flaps,
         wait_s,
-        INTERVAL_S * sum((true.cause, true.ranks) in named for named in right),
+        follower.held_s,
         float(np.median(rss)),
         slope * len(rss) / float(np.median(rss)),
         path.stat().st_size,
