@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, Doors, open_doors
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, RANKS, Doors, open_doors
 from dprankdiag.cli.outputs import check_outputs, write_outputs, writes_bundle
 from dprankdiag.cli.stored import FileOrServer, read_question, span_options
 from dprankdiag.cli.targets import access_options, check_once, read_access
@@ -64,7 +64,7 @@ class Window(click.ParamType[tuple[float, float]]):
     help="Exit with 1 on a finding of at least this severity, or without a verdict; may be repeated.",
 )
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank.")
-@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
+@click.option("--expect-ranks", type=RANKS, metavar="N", help="How many ranks there should be.")
 @click.option("--window", type=Window(), help="Judge only A to B, in seconds after the first analysed event.")
 @click.option(
     "--baseline", type=FILE, metavar="BUNDLE", help="An earlier recording (.dprank) to hold this one against."

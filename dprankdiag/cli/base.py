@@ -13,6 +13,7 @@ import click
 
 from dprankdiag.cli.terminal import write_error
 from dprankdiag.errors import DprankdiagError
+from dprankdiag.model.ranks import LARGEST_RANK
 
 if TYPE_CHECKING:
     from dprankdiag.catalog.causes import Cause
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, "float | None"], None]
 
 FILE = click.Path(path_type=Path, readable=False)
+RANKS = click.IntRange(1, LARGEST_RANK + 1)
 """A file whose absence the command itself explains."""
 
 VERBS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.analyze import check_exists, warn_of_inputs
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, Doors, open_doors
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, RANKS, Doors, open_doors
 from dprankdiag.cli.outputs import REPORT_SUFFIXES, check_outputs, report_options, write_text
 from dprankdiag.cli.terminal import ProgressLine, find_width, wants_color, write_result
 from dprankdiag.errors import UsageError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "repeatable. If none is named, the best remedy of each finding is.",
 )
 @click.option("--rank-map", type=FILE, metavar="FILE", help="Say which process is which rank, on both sides.")
-@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
+@click.option("--expect-ranks", type=RANKS, metavar="N", help="How many ranks there should be.")
 @click.option("--patterns", type=FILE, metavar="FILE", help="Your own kernel names (TOML), tried before the known.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files to read at a time [as many as pay].")
 @click.option("--quiet", is_flag=True, help="No progress and no warnings on stderr.")

@@ -14,7 +14,7 @@ import click
 
 from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import check_exists
-from dprankdiag.cli.base import ANSWERED, FILE, Doors, open_doors
+from dprankdiag.cli.base import ANSWERED, FILE, RANKS, Doors, open_doors
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
 from dprankdiag.cli.targets import access_options, check_once, check_variable_name, choose_window, read_access
@@ -47,7 +47,7 @@ _CHECK_S = 3600.0
     "--interval", "interval_s", type=Seconds(), default=1.0, help="Time between two questions to targets [1s]."
 )
 @click.option("--window", "window_s", type=Seconds(), help="Time judged together [10s, or 3 intervals].")
-@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks there should be.")
+@click.option("--expect-ranks", type=RANKS, metavar="N", help="How many ranks there should be.")
 @click.option("-o", "output", type=FILE, metavar="FILE", help="Also keep what targets tell in a recording.")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen [127.0.0.1].")
 @click.option("--allow-remote", is_flag=True, help="Let --host be reached by others who know the token to view.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dprankdiag.cli.amounts import Seconds
-from dprankdiag.cli.base import ANSWERED, FILE, open_doors
+from dprankdiag.cli.base import ANSWERED, FILE, RANKS, open_doors
 from dprankdiag.cli.exporter import Page, open_page, open_recording, read_address
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
@@ -35,7 +35,7 @@ ADDRESS = "127.0.0.1:9479"
 @click.option("--interval", "interval_s", type=Seconds(), default=5.0, help="Time between two ticks [5s].")
 @click.option("--window", "window_s", type=Seconds(), help="Time judged together [10s, or 3 intervals].")
 @click.option("--duration", "duration_s", type=Seconds(), help="End after this time; without it, with Ctrl-C.")
-@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many DP ranks there should be.")
+@click.option("--expect-ranks", type=RANKS, metavar="N", help="How many DP ranks there should be.")
 @click.option("-o", "output", type=FILE, metavar="FILE", help="Also keep what is told in a recording.")
 @click.option("--quiet", is_flag=True, help="Nothing on stderr but errors.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

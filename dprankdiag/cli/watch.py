@@ -13,7 +13,7 @@ import click
 
 from dprankdiag.cli.amounts import Seconds
 from dprankdiag.cli.analyze import meets_condition
-from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, open_doors
+from dprankdiag.cli.base import ANSWERED, FAIL_ON_REACHED, FILE, RANKS, open_doors
 from dprankdiag.cli.exporter import Keep, open_page, open_recording, read_address
 from dprankdiag.cli.signals import stop_on_signal
 from dprankdiag.cli.stored import read_selection, select_option
@@ -50,7 +50,7 @@ Show = Callable[["Report"], bool]
     type=click.Choice(["never", "warning", "critical", "inconclusive"]),
     help="End with 1 on a finding of at least this severity, or without a verdict; may be repeated.",
 )
-@click.option("--expect-ranks", type=click.IntRange(min=1), metavar="N", help="How many DP ranks there should be.")
+@click.option("--expect-ranks", type=RANKS, metavar="N", help="How many DP ranks there should be.")
 @click.option("-o", "output", type=FILE, metavar="FILE", help="Also keep what is told in a recording.")
 @click.option("--listen", metavar="HOST:PORT", help="Serve the findings as Prometheus metrics.")
 @click.option("--deployment", default="default", metavar="NAME", help="Label of these metrics [default].")

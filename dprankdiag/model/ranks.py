@@ -7,6 +7,9 @@ from typing import Literal
 
 Grade = Literal["sure", "likely", "assumed"]
 
+LARGEST_RANK = 99_999
+"""A number beyond it is no rank of any deployment, and to list all before it that are missing would fill the memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankClaim:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dprankdiag.errors import InputError, UsageError
+from dprankdiag.model.ranks import LARGEST_RANK
 from dprankdiag.model.sources import Reading
 
 Seat = tuple[int, int]
@@ -35,6 +36,8 @@ def parse_rank_map(path: Path) -> dict[str, int]:
     for place, key, rank in pairs:
         if key in ranks or rank in ranks.values():
             raise InputError(f"{'key' if key in ranks else 'rank'} given twice in {key} = {rank}", where=place)
+        if rank > LARGEST_RANK:
+            raise InputError(f"no rank has the number {rank}", where=place, mend=f"ranks go up to {LARGEST_RANK}")
         ranks[key] = rank
     if not ranks:
         raise InputError("a rank map without entries", where=str(path), mend=f"write KEY = RANK; {_FORMS}")

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dprankdiag.errors import InputError, UsageError
-from dprankdiag.model.ranks import Rank, RankClaim
+from dprankdiag.model.ranks import LARGEST_RANK, Rank, RankClaim
 from dprankdiag.model.sources import Actor, Reading
 from dprankdiag.readers.engines import DEFAULT, find_role
 from dprankdiag.readers.rank_map import Seat
-
-_LARGEST_RANK = 99_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def _is_usable(claim: RankClaim, n_actors: int) -> bool:
     if claim.grade == "assumed" or (claim.world or n_actors) < n_actors:
         return False
     known = [number for number in (claim.rank, *_axes(claim)) if number is not None]
-    return bool(known) and max(known) <= _LARGEST_RANK
+    return bool(known) and max(known) <= LARGEST_RANK
 
 
 def _axes(claim: RankClaim) -> tuple[int | None, int | None, int | None]:
@@ -164,7 +162,8 @@ def _number_axes(claims: Mapping[Seat, RankClaim]) -> dict[Seat, int] | None:
     _, pp_size, tp_size = (1 + max(numbers[axis] for numbers in filled.values()) for axis in range(3))
     inner = {(pp, tp) for _, pp, tp in filled.values()}
     dp_weight = 0 if len(inner) == len(filled) else pp_size * tp_size
-    return {seat: dp * dp_weight + pp * tp_size + tp for seat, (dp, pp, tp) in filled.items()}
+    ranks = {seat: dp * dp_weight + pp * tp_size + tp for seat, (dp, pp, tp) in filled.items()}
+    return ranks if max(ranks.values()) <= LARGEST_RANK else None
 
 
 def _assume_order(seats: Sequence[Seat], readings: Sequence[Reading]) -> dict[Seat, int]:
@@ -190,9 +189,7 @@ def _find_missing(
     present = {rank.rank for rank in ranks}
     announced = [claim.world for claim in claims if claim.world]
     announced += [reading.capture.expected_ranks for reading in readings if reading.capture.expected_ranks]
-    expected = (
-        expect_ranks if expect_ranks is not None else max((n for n in announced if n <= _LARGEST_RANK), default=0)
-    )
+    expected = expect_ranks if expect_ranks is not None else max((n for n in announced if n <= LARGEST_RANK), default=0)
     if expect_ranks is not None and len(ranks) > expect_ranks:
         notes.append(f"{expect_ranks} ranks expected, {len(ranks)} found")
     missing = tuple(sorted(set(range(max([expected - 1, *present]) + 1)) - present)) if ranks else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import tempfile
 import time
@@ -19,6 +20,7 @@ from tests.fuzz.subjects import Subject
 from tests.proof.command import Answer, run_here
 
 LONGEST_S = 60
+MOST_BYTES = 4 << 30
 
 GOOD = ("same culprit", "nobody named", "answered", "refused")
 """What may come of a loss; of a lie nobody knows what would be right, so that only calm is asked for."""
@@ -59,7 +61,7 @@ def try_files(subject: Subject, files: Mapping[str, bytes], sort: Sort, root: Pa
         words = subject.write(Path(folder), files)
         began_s = time.perf_counter()
         try:
-            with limit_time(LONGEST_S):
+            with limit_time(LONGEST_S), limit_memory(MOST_BYTES):
                 answer = run_here(*words)
         except Hang:
             return Outcome("hung", f"after {LONGEST_S} s", time.perf_counter() - began_s)
@@ -89,6 +91,18 @@ def judge(subject: Subject, answer: Answer, sort: Sort) -> tuple[str, str]:
     if named:
         return "another accused", told
     return ("called healthy" if said["status"] == "healthy" else "nobody named"), told
+
+
+@contextmanager
+def limit_memory(more_bytes: int) -> Iterator[None]:
+    """Let what takes much more memory than is taken now fail, and not the machine."""
+    former = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + more_bytes, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, former)
 
 
 @contextmanager

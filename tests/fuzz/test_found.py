@@ -30,7 +30,7 @@ from dprankdiag.store.recording import read_recording
 from tests.flights import standing_at, write_dumps
 from tests.fuzz.damages import unpack
 from tests.fuzz.subjects import LOG_LINE, list_subjects
-from tests.proof.command import analyze_here
+from tests.proof.command import analyze_here, run_here
 from tests.properties.worlds import EVEN, change, judge
 from tests.store.told import assert_same, plain_answer
 
@@ -180,3 +180,15 @@ def test_tables_of_a_bundle_that_do_not_fit_are_refused_together(table: str, col
     columns[table][column] = np.full_like(columns[table][column], value)
     with pytest.raises(TableError, match=table):
         check_tables(columns)
+
+
+def test_a_rank_that_no_deployment_has_is_refused_before_those_below_it_are_listed(tmp_path: Path) -> None:
+    path = slow_export(tmp_path)
+    ranks = tmp_path / "ranks.txt"
+    ranks.write_text("pid:41200 = 9223372036854775807\npid:41207 = 1\n", "utf-8")
+    answer = run_here("analyze", str(path), "--rank-map", str(ranks))
+    assert answer.code == 3
+    assert "ranks.txt line 1: no rank has the number 9223372036854775807" in answer.stderr
+    assert run_here("analyze", str(path), "--expect-ranks", "99999999999").code == 2
+    change([path], "UPDATE StringIds SET value = replace(value, '_DP1_', '_DP99999_PP99999_')")
+    assert run_here("analyze", str(path)).code == 0
