@@ -120,9 +120,9 @@ class LedgerWindow:
             grown = self.growth(*names)
             if grown is None or (names == ("iterations",) and self.ledger.facts.get("multiprocess")):
                 continue
-            most = float(np.nanmax(grown))
-            if most > 0:
-                return most
+            told = grown[~np.isnan(grown)]
+            if len(told) and told.max() > 0:
+                return float(told.max())
         return None
 
     @property

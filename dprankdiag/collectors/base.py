@@ -6,6 +6,9 @@ from typing import Protocol
 
 from dprankdiag.model.ledgers import LedgerAnswer
 
+MOST_NUMBER = 2.0**63
+"""What is larger counts or measures nothing: it was not told, and squares of it would be beyond all numbers."""
+
 
 class Collector(Protocol):
     """One interface of one engine.

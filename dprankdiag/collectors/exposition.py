@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dprankdiag.collectors.base import MOST_NUMBER
 from dprankdiag.errors import DamagedInput, InputError
 from dprankdiag.model.ledgers import FloatArray
 
@@ -290,8 +291,8 @@ class _Scan(Generic[Place]):
             self.skip("values that are no number", int((~is_number).sum()))
         if len(np.unique(numbers)) < len(numbers):
             return self._settle_doubles(numbers, values, is_number)
-        self.skip("infinite values", int(np.isinf(values).sum()))
-        kept = np.flatnonzero(np.isfinite(values))
+        self.skip("values beyond all measure", int((np.abs(values) > MOST_NUMBER).sum()))
+        kept = np.flatnonzero(np.abs(values) <= MOST_NUMBER)
         return kept, values[kept]
 
     def _settle_doubles(
@@ -311,10 +312,10 @@ class _Scan(Generic[Place]):
                 told[number] = (first[0], math.nan)
             elif first is not None:
                 self.skip("series told twice")
-            elif math.isfinite(value):
+            elif abs(value) <= MOST_NUMBER:
                 told[number] = (place, value)
-            elif math.isinf(value):
-                self.skip("infinite values")
+            elif not math.isnan(value):
+                self.skip("values beyond all measure")
         kept = np.array([place for place, _ in told.values()], np.int64)
         return kept, np.array([value for _, value in told.values()], np.float64)
 

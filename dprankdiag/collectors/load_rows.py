@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dprankdiag.catalog.engine_series import SeriesRow, load_series
+from dprankdiag.collectors.base import MOST_NUMBER
 from dprankdiag.model.ledgers import FloatArray, Role
 
 SECTIONS = {
@@ -97,4 +98,4 @@ def _read_leaf(row: SeriesRow, leaves: Leaves) -> float:
 def _read_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < 1e300 else None
+    return float(value) if abs(value) <= MOST_NUMBER else None

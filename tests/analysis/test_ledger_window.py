@@ -114,6 +114,7 @@ def test_steps_are_those_of_the_rank_that_counted_most_of_them() -> None:
     assert window(sync_waits=[0.0, 40.0]).steps == 40.0
     assert window(active_steps=[0.0, 0.0], idle_steps=[0.0, 0.0], sync_waits=[0.0, 7.0]).steps == 7.0
     assert window(decode_tokens=[0.0, 7.0]).steps is None
+    assert window(active_steps=[np.nan, np.nan], sync_waits=[0.0, 7.0]).steps == 7.0
 
 
 def test_a_part_of_a_ledger_is_read_alone() -> None:

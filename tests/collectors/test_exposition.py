@@ -84,11 +84,12 @@ def test_not_a_number_is_absent() -> None:
     assert answer.warnings == ()
 
 
-def test_infinity_is_absent_and_told() -> None:
-    page = f"sglang:num_running_reqs{{{LABELS}}} +Inf\nsglang:num_queue_reqs{{{LABELS}}} 1.0\n"
+@pytest.mark.parametrize("value", ["+Inf", "-Inf", "1e300"])
+def test_what_is_beyond_all_measure_is_absent_and_told(value: str) -> None:
+    page = f"sglang:num_running_reqs{{{LABELS}}} {value}\nsglang:num_queue_reqs{{{LABELS}}} 1.0\n"
     answer = parse(page)
     assert "running_requests" not in answer.values
-    assert answer.warnings == ("passed over: 1 infinite values",)
+    assert answer.warnings == ("passed over: 1 values beyond all measure",)
 
 
 def test_a_series_told_twice_counts_once() -> None:
