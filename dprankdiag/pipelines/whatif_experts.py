@@ -105,7 +105,7 @@ def price_experts(
         if doubt is not None:
             return (), (Unpriced("experts", doubt, (), "count and record at the same time, with the same load"),)
         fits.append((steps, recorded, fit))
-    return tuple(_price_all(case, fits, counts, plan, serving)), ()
+    return tuple(_price_all(case, fits, counts, plan, serving)), tuple(_list_sizes(case))
 
 
 def _find_doubt(fit: ExpertFit) -> str | None:
@@ -184,6 +184,29 @@ def _price_all(
         later = _place(case, judged, redundant, plan)
         saved = _save_in_all(case, fits, current, spread_work(after, judged))
         yield _make_option(case, saved, redundant, after, later if half else None, counts, plan, serving)
+
+
+def _list_sizes(case: ExpertCase) -> Iterator[Unpriced]:
+    """Tell how uneven experts would be over half and twice as many GPUs; what a step takes then, nothing tells."""
+    n_logical, n_gpus = case.current.n_logical, case.current.n_gpus
+    now = _find_busiest(case.current, case.tokens)
+    for size in (n_gpus // 2, 2 * n_gpus):
+        if size < 2 or n_logical % size:
+            continue
+        busiest = _find_busiest(place_in_order(case.tokens.shape[1], n_logical, n_logical, size), case.tokens)
+        yield Unpriced(
+            f"experts.ep_{size}",
+            f"over {size} GPUs, experts in their order, the busiest would get {busiest:.2f} × the mean tokens of a "
+            f"layer (over {n_gpus} now {now:.2f} ×), but collectives take another time there, which no recording of "
+            "this size holds",
+            (f"a recording of expert parallelism over {size} GPUs",),
+            "record some minutes of it, then dprankdiag compare BEFORE AFTER",
+        )
+
+
+def _find_busiest(placement: Placement, tokens: IntArray) -> float:
+    """Give the busiest GPU's tokens over the mean of the GPUs, the mean of all passes and layers."""
+    return float(spread_work(placement, tokens).share.max(axis=2).mean())
 
 
 def list_redundant(n_logical: int, n_gpus: int) -> tuple[int, ...]:

@@ -119,12 +119,24 @@ def price(
 
 
 def test_counts_that_fit_price_every_number_of_copies_that_divides(tokens: np.ndarray) -> None:
-    options, reasons = price(serve(tokens), ExpertCounts(("x",), tokens, False))
-    assert reasons == []
+    options, _ = price(serve(tokens), ExpertCounts(("x",), tokens, False))
     assert list(options) == [f"experts.redundant_{n}" for n in list_redundant(EXPERTS, RANKS)]
     gains = [option.gain_ratio.value or 0.0 for option in options.values()]
     assert min(gains) > 0.03
     assert all("--expert-bytes" in option.reasons[0] for option in options.values())
+
+
+def test_other_sizes_of_expert_parallelism_are_told_for_their_tokens_and_not_priced(tokens: np.ndarray) -> None:
+    _, (half, twice) = price(serve(tokens), ExpertCounts(("x",), tokens, False))
+
+    def busiest(size: int) -> str:
+        by_gpu = tokens.reshape(len(tokens), LAYERS, size, -1).sum(axis=3)
+        return f"{(by_gpu.max(axis=2) / by_gpu.mean(axis=2)).mean():.2f} ×"
+
+    for reason, size in ((half, RANKS // 2), (twice, 2 * RANKS)):
+        assert reason.startswith(f"over {size} GPUs")
+        assert f"the busiest would get {busiest(size)}" in reason
+        assert f"over {RANKS} now {busiest(RANKS)}" in reason
 
 
 def test_moving_experts_is_taken_off_once_weights_and_links_are_told(tokens: np.ndarray) -> None:
