@@ -122,15 +122,16 @@ def _ranks(state: LedgerState) -> tuple[int, ...]:
 
 
 class Live:
-    """Judges as `watch` does, from pages: the product's own pipeline, tick by tick."""
+    """Judges as `watch` does: the product's own pipeline, tick by tick."""
 
-    def __init__(self) -> None:
-        self._watcher = watch.Watcher()
+    def __init__(self, read: Read = read_pages, window_s: float = WINDOW_S) -> None:
+        self._read = read
+        self._watcher = watch.Watcher(window_s)
 
     def __call__(self, tick: Tick) -> list[Named]:
         """Name what holds now, at a warning or above."""
         silent = tick.failed if tick.state is not None else ("metrics",)
-        told = [replace(answer, where=f"http://lab/{answer.where}") for answer in read_pages(tick)]
+        told = [replace(answer, where=f"http://lab/{answer.where}") for answer in self._read(tick)]
         failed = [NoData("sglang-metrics", f"http://lab/{name}", tick.epoch_ns, "refused") for name in silent]
         findings = self._watcher.observe([*told, *failed], tick.epoch_ns).diagnosis.findings
         return [(finding.cause, finding.ranks) for finding in findings if finding.severity != "info"]
