@@ -55,5 +55,5 @@ def digest_readings(readings: Sequence[Reading], patterns: Path | None = None) -
             digested = digest_tables(tables, reading.names, len(reading.actors), catalog, ranges)
             is_whole = is_whole or digested is None
             tables = digested or tables
-        kept.append(replace(reading, tables={name: dict(columns) for name, columns in tables.items()}))
+        kept.append(replace(reading, tables=tables))
     return Digests(tuple(pack_digests(kept, mark_patterns(patterns))), is_whole)
